@@ -1,0 +1,1 @@
+"""trex: a SQL-first outbox and inbox for PostgreSQL."""
