@@ -1,0 +1,170 @@
+"""Servers, databases and the checks over the whole run, for all tests."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pytest_postgresql import factories
+
+from tests.support import criteria
+from tests.support.databases import (
+    Database,
+    Server,
+    ServerSpec,
+    given_server,
+    server_specs,
+    start_server,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SPECS = server_specs()
+VERSIONS = [spec.version for spec in SPECS]
+
+
+def _define_server(spec: ServerSpec) -> None:
+    """Define the session fixtures of one server: the server, and its template database."""
+    started: list[Server] = []
+
+    @pytest.fixture(scope="session", name=f"server_{spec.version}")
+    def server() -> Iterator[Server]:
+        running = given_server(spec) if spec.binaries is None else start_server(spec.binaries)
+        started.append(running)
+        try:
+            yield running
+        finally:
+            if running.embedded is not None:
+                running.embedded.close()
+
+    def load(*, dbname: str, **_: object) -> None:
+        started[-1].load_schema(dbname)
+
+    fixtures: dict[str, Any] = {
+        f"server_{spec.version}": server,
+        f"template_{spec.version}": factories.postgresql_noproc(
+            depends_on=f"server_{spec.version}", dbname=f"trex_{os.getpid()}", load=[load]
+        ),
+    }
+    globals().update(fixtures)
+
+
+for _spec in SPECS:
+    _define_server(_spec)
+
+
+@pytest.fixture(scope="session", params=VERSIONS, ids=lambda v: f"pg{v}")
+def pg_server(request: pytest.FixtureRequest) -> Server:
+    """A running server, one run of the test for each version; without roles and schema."""
+    server: Server = request.getfixturevalue(f"server_{request.param}")
+    return server
+
+
+@pytest.fixture
+def new_db(request: pytest.FixtureRequest) -> Iterator[Callable[..., Database]]:
+    """Make databases: `new_db(version, migrated=True)`, dropped when the test ends.
+
+    Version is a major version out of `tests.conftest.VERSIONS`; None is the newest.
+    """
+    made: list[Database] = []
+
+    def make(version: int | None = None, *, migrated: bool = True) -> Database:
+        number = version or VERSIONS[0]
+        server: Server = request.getfixturevalue(f"server_{number}")
+        template = None
+        if migrated:
+            template = request.getfixturevalue(f"template_{number}").template_dbname
+        database = server.create_database(template)
+        made.append(database)
+        request.node.user_properties.append(("postgresql", number))
+        return database
+
+    yield make
+    for database in reversed(made):
+        database.close()
+
+
+@pytest.fixture
+def pg_db(pg_server: Server, new_db: Callable[..., Database]) -> Database:
+    """A fresh database with roles and the newest schema, for each server version."""
+    return new_db(pg_server.version)
+
+
+@pytest.fixture
+def empty_db(pg_server: Server, new_db: Callable[..., Database]) -> Database:
+    """A fresh database without anything in it, for each server version; no roles are made."""
+    return new_db(pg_server.version, migrated=False)
+
+
+@pytest.fixture
+def private_server() -> Iterator[Callable[..., Server]]:
+    """Start a server that the test may stop, kill and restart: `private_server(15, fsync="on")`.
+
+    It has neither roles nor schema: `server.create_database()`, then `server.load_schema(dbname)`.
+    """
+    started: list[Server] = []
+    by_version = {spec.version: spec for spec in SPECS}
+
+    def start(version: int | None = None, **settings: str) -> Server:
+        binaries = by_version[version or VERSIONS[0]].binaries
+        if binaries is None:
+            pytest.skip("this test needs a server of its own")
+        server = start_server(binaries, settings)
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        if server.embedded is not None:
+            server.embedded.close()
+
+
+class WholeRun:
+    """What a run of all tests must show: every active criterion verified, two server versions."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.whole = criteria.is_whole_suite(config)
+        self.versions: set[int] = set()
+        self.verified: set[str] = set()
+        self.complaints: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            for name, value in report.user_properties:
+                if name == "criterion":
+                    self.verified.add(str(value))
+                elif name == "postgresql" and isinstance(value, int):
+                    self.versions.add(value)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if not self.whole or session.config.option.collectonly:
+            return
+        active = criteria.criteria(criteria.ROOT, "active")
+        self.complaints = [f"no test of {name} passed" for name in sorted(active - self.verified)]
+        given = any(spec.dsn is not None for spec in SPECS)
+        if os.environ.get("CI") and not given and len(self.versions) < 2:
+            self.complaints.append("fewer than two PostgreSQL versions ran")
+        if self.complaints and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        ran = ", ".join(str(version) for version in sorted(self.versions)) or "none"
+        terminalreporter.write_line(f"PostgreSQL versions that tests ran on: {ran}")
+        for complaint in self.complaints:
+            terminalreporter.write_line(f"FAILED the run as a whole: {complaint}", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(WholeRun(config), "trex-whole-run")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.user_properties.extend(("criterion", name) for name in sorted(criteria.named(item)))
+
+
+def pytest_report_header() -> str:
+    return "servers: " + ("; ".join(str(spec) for spec in SPECS) or "no PostgreSQL found")
