@@ -15,8 +15,8 @@ from pglast import ast
 
 def plain(text: str) -> str:
     """Return a file's SQL as a server sees it, line by line: psql's commands and variables gone."""
-    lines = ["" if line.startswith("\\") else line for line in text.split("\n")]
-    return re.sub(r":(['\"])(\w+)\1", r"\1\2\1", "\n".join(lines))
+    lines = ["--" if line.startswith("\\") else line for line in text.split("\n")]
+    return re.sub(r":(?:\"(\w+)\"|('\w+'))", r"\1\2", "\n".join(lines))
 
 
 def problems(path: Path) -> list[str]:

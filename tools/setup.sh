@@ -55,7 +55,7 @@ fi
 [ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
 
 say "installing trex[$extra] into $venv ..."
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input \
     --constraint "$root/constraints.txt" --editable "$root[$extra]" </dev/null
 rm -f "$venv"/.trex-"$extra"-*
 : >"$stamp"
