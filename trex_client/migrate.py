@@ -25,7 +25,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psycopg
 import yoyo
@@ -33,6 +33,7 @@ from psycopg import IsolationLevel
 from psycopg.conninfo import conninfo_to_dict
 
 from trex_client._yoyo import mark_applied
+from trex_client.errors import TrexError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -49,96 +50,92 @@ _SUM_LINE = re.compile(r"(?P<sum>[0-9a-f]{64})  (?P<name>[0-9]{4}\.[a-z0-9_]+)\.
 _UNRELEASED = "# unreleased"
 
 
-class MigrationError(Exception):
+class MigrationError(TrexError):
     """A migration was refused or failed; nothing of the refused step was changed.
 
     Attributes:
-        files: names of the migration or function files it is about, without folder.
+        files: names of the migration or function files it is about.
         advice: what to do, constant text.
     """
 
-    summary: ClassVar[str] = "the migration failed"
+    text = "the migration failed"
 
     def __init__(self, *files: str, advice: str = "") -> None:
         self.files = files
         self.advice = advice
-        text = self.summary
-        if files:
-            text += ": " + ", ".join(files)
-        if advice:
-            text += f" ({advice})"
-        super().__init__(text)
+        names = ", ".join(files)
+        super().__init__(f"{names} ({advice})" if names and advice else names or advice or None)
 
 
 class BadMigrationFile(MigrationError):
     """A file of the release isn't formed as ``sql/migrations/README.md`` says."""
 
-    summary = "a file of the release is malformed"
+    text = "a file of the release is malformed"
 
 
 class DuplicateMigration(MigrationError):
     """Two files, or a file and a recorded migration, share a number."""
 
-    summary = "two migrations have the same number"
+    text = "two migrations have the same number"
 
 
 class EditedMigration(MigrationError):
     """A released or recorded migration has other content now."""
 
-    summary = "a migration was edited after it was released or applied"
+    text = "a migration was edited after it was released or applied"
 
 
 class MigrationGap(MigrationError):
     """A number is missing among the files, or a later file was applied before this one."""
 
-    summary = "migrations are not without a gap"
+    text = "migrations are not without a gap"
 
 
 class UnknownSchema(MigrationError):
     """The database has migrations that this release doesn't know: it is newer."""
 
-    summary = "the schema is newer than this release"
+    text = "the schema is newer than this release"
 
 
 class SchemaOutdated(MigrationError):
     """The database lacks migrations of this release, or isn't a trex database at all."""
 
-    summary = "the schema is older than this release"
+    text = "the schema is older than this release"
 
 
 class MigrationLocked(MigrationError):
     """Another migrator, or a transaction that uses a table, was in the way for too long."""
 
-    summary = "a lock was not granted in time and nothing was changed"
+    text = "a lock was not granted in time and nothing was changed"
 
 
 class MissingRight(MigrationError):
     """The role of this connection lacks a right that ``sql/roles.sql`` gives."""
 
-    summary = "a right is missing"
+    text = "a right is missing"
 
 
 class MigrationUnreachable(MigrationError):
     """The server can't be reached, or the connection was lost. Running again is safe."""
 
-    summary = "the database is not reachable"
+    text = "the database is not reachable"
 
 
 class MigrationFailed(MigrationError):
     """A statement of the file failed and the file's transaction was rolled back.
 
     Attributes:
-        sqlstate: PostgreSQL's code, or None.
+        code: PostgreSQL's SQLSTATE, or None.
         line: line of the file, or None when the server gave no position.
     """
 
-    summary = "a statement failed"
+    text = "a statement failed"
 
-    def __init__(self, file: str, *, sqlstate: str | None, line: int | None) -> None:
-        self.sqlstate = sqlstate
+    def __init__(self, file: str, *, code: str | None, line: int | None = None) -> None:
+        self.code = code
         self.line = line
         where = "" if line is None else f", line {line}"
-        super().__init__(file, advice=f"SQLSTATE {sqlstate or 'unknown'}{where}")
+        super().__init__(file, advice=f"SQLSTATE {code or 'unknown'}{where}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,8 +409,13 @@ def apply_roles(
             variables["migrator"] = migrator
         if database is not None:
             variables["database"] = database
-        with _named("roles.sql"):
-            conn.execute(_resolve_psql(text, variables, conn))
+        with _named("roles.sql", "CREATEROLE, and the right to grant CREATE on the database"):
+            try:
+                conn.execute(_resolve_psql(text, variables, conn))
+            except psycopg.errors.InvalidRoleSpecification:
+                raise MigrationError(
+                    "roles.sql", advice="a trex role has rights of its own"
+                ) from None
 
 
 def print_sql(*, root: Path | None = None) -> str:
@@ -568,18 +570,18 @@ def _connect(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @contextmanager
-def _named(file: str) -> Iterator[None]:
-    """Turn a server error into a MigrationError that names ``file``."""
+def _named(file: str, right: str = "run sql/roles.sql first") -> Iterator[None]:
+    """Turn a server error into a MigrationError for ``file``; ``right`` is what it needs."""
     try:
         yield
     except psycopg.errors.LockNotAvailable:
         raise MigrationLocked(file, advice="a table is in use; run it again") from None
-    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidRoleSpecification):
-        raise MissingRight(file, advice="run sql/roles.sql first") from None
+    except psycopg.errors.InsufficientPrivilege:
+        raise MissingRight(file, advice=right) from None
     except psycopg.Error as error:
-        if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+        if error.sqlstate is None or error.sqlstate.startswith(("08", "57P0")):
             raise MigrationUnreachable(file, advice="running again is safe") from None
-        raise MigrationFailed(file, sqlstate=error.sqlstate, line=None) from None
+        raise MigrationFailed(file, code=error.sqlstate) from None
 
 
 def _row(
@@ -592,17 +594,16 @@ def _row(
 
 
 def _run_file(conn: psycopg.Connection[Any], file: SqlFile) -> None:
+    """Run the text as it stands: several statements, no parameters."""
     with _named(file.name):
         try:
             conn.execute(file.text)
-        except psycopg.Error as error:
+        except psycopg.ProgrammingError as error:
             position = error.diag.statement_position
-            if position is None or isinstance(
-                error, (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege)
-            ):
+            if position is None:
                 raise
             line = file.text.count("\n", 0, int(position) - 1) + 1
-            raise MigrationFailed(file.name, sqlstate=error.sqlstate, line=line) from None
+            raise MigrationFailed(file.name, code=error.sqlstate, line=line) from None
 
 
 def _require_rights(conn: psycopg.Connection[Any]) -> None:
