@@ -10,7 +10,7 @@ import pytest
 
 from trex_client import migrate as m
 
-pytestmark = pytest.mark.criterion("ac-0029")
+pytestmark = pytest.mark.criterion("ac-0029", "ac-0037")
 
 
 def test_generated_files_are_up_to_date():

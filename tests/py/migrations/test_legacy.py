@@ -7,7 +7,7 @@ import pytest
 
 from trex_client import migrate as m
 
-pytestmark = pytest.mark.criterion("ac-0029")
+pytestmark = pytest.mark.criterion("ac-0029", "ac-0035")
 
 LEGACY = m.sql_root() / "legacy"
 MAPPING = {

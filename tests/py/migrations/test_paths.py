@@ -10,7 +10,7 @@ import pytest
 from tests.py.migrations.conftest import MIGRATOR, make_migrator
 from trex_client import migrate as m
 
-pytestmark = pytest.mark.criterion("ac-0029")
+pytestmark = pytest.mark.criterion("ac-0029", "ac-0037")
 
 
 def by_python(database, tools, root):
@@ -161,6 +161,39 @@ def test_eight_migrators_at_one_barrier_all_succeed(ready_db, tree, tools):
     assert conn.execute("select count(*) from pg_locks where locktype = 'advisory'").fetchone() == (
         0,
     )
+
+
+def test_live_sessions_go_on_while_the_schema_is_upgraded(ready_db, tree, tools):
+    by_python(ready_db, tools, tree.root)
+    tree.add("later", LATER)
+    m.refresh(root=tree.root)
+    done = threading.Event()
+
+    def work(number):
+        conn = ready_db.connect()
+        calls = 0
+        while not done.is_set() or calls < 20:
+            conn.execute("select trex.schema_state()")
+            conn.execute(
+                "insert into trex.quarantine (source, source_key) values (%s, %s)",
+                (f"live {number}", str(calls)),
+            )
+            calls += 1
+        return calls
+
+    with ThreadPoolExecutor(6) as pool:
+        workers = [pool.submit(work, number) for number in range(3)]
+        migrators = [
+            pool.submit(m.migrate, ready_db.dsn(MIGRATOR), root=tree.root) for _ in range(3)
+        ]
+        try:
+            applied = [name for run in migrators for name in run.result().applied]
+        finally:
+            done.set()
+        calls = sum(worker.result() for worker in workers)
+    assert applied == [tree.last]
+    conn = ready_db.connect()
+    assert conn.execute("select count(*) from trex.quarantine").fetchone() == (calls,)
 
 
 def test_dry_run_writes_nothing(ready_db, tree):

@@ -11,7 +11,7 @@ from tests.py.migrations.conftest import MIGRATOR
 from tests.py.migrations.test_paths import by_psql, by_python
 from trex_client import migrate as m
 
-pytestmark = pytest.mark.criterion("ac-0029")
+pytestmark = pytest.mark.criterion("ac-0029", "ac-0037")
 
 NOTHING = "select 1;"
 

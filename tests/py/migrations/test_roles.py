@@ -9,7 +9,7 @@ from tests.conftest import VERSIONS
 from tests.py.migrations.conftest import MIGRATOR, Tools, make_migrator
 from trex_client import migrate as m
 
-pytestmark = pytest.mark.criterion("ac-0029")
+pytestmark = pytest.mark.criterion("ac-0029", "ac-0037")
 
 ROLES = ("trex_adopter", "trex_app", "trex_operator", "trex_owner", "trex_reader", "trex_worker")
 
