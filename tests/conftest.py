@@ -17,6 +17,7 @@ from tests.support.databases import (
     server_specs,
     start_server,
 )
+from tests.support.whole_run import WholeRun, label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -121,49 +122,16 @@ def private_server() -> Iterator[Callable[..., Server]]:
             server.embedded.close()
 
 
-class WholeRun:
-    """What a run of all tests must show: every active criterion verified, two server versions."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.whole = criteria.is_whole_suite(config)
-        self.versions: set[int] = set()
-        self.verified: set[str] = set()
-        self.complaints: list[str] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.passed:
-            for name, value in report.user_properties:
-                if name == "criterion":
-                    self.verified.add(str(value))
-                elif name == "postgresql" and isinstance(value, int):
-                    self.versions.add(value)
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if not self.whole or session.config.option.collectonly:
-            return
-        active = criteria.criteria(criteria.ROOT, "active")
-        self.complaints = [f"no test of {name} passed" for name in sorted(active - self.verified)]
-        given = any(spec.dsn is not None for spec in SPECS)
-        if os.environ.get("CI") and not given and len(self.versions) < 2:
-            self.complaints.append("fewer than two PostgreSQL versions ran")
-        if self.complaints and session.exitstatus == 0:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        ran = ", ".join(str(version) for version in sorted(self.versions)) or "none"
-        terminalreporter.write_line(f"PostgreSQL versions that tests ran on: {ran}")
-        for complaint in self.complaints:
-            terminalreporter.write_line(f"FAILED the run as a whole: {complaint}", red=True)
-
-
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(WholeRun(config), "trex-whole-run")
+        given = any(spec.dsn is not None for spec in SPECS)
+        two_versions = bool(os.environ.get("CI")) and not given
+        plugin = WholeRun(config, criteria.ROOT, versions_needed=2 if two_versions else 0)
+        config.pluginmanager.register(plugin, "trex-whole-run")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        item.user_properties.extend(("criterion", name) for name in sorted(criteria.named(item)))
+    label(items)
 
 
 def pytest_report_header() -> str:

@@ -47,6 +47,7 @@ _SIGNALS: Mapping[StopMode, signal.Signals] = {
     "fast": signal.SIGINT,
     "immediate": signal.SIGQUIT,
 }
+_FALLBACK_USERS = ("postgres", "nobody")
 _PREFIX = "trex-pg-"
 # A socket path may have at most 107 bytes, so TMPDIR, which can be long, isn't used.
 _BASE = Path("/tmp")  # noqa: S108
@@ -574,8 +575,7 @@ def _kill_stale(data: Path) -> None:
 
 
 def _unprivileged_user() -> _User:
-    names = [os.environ.get("TREX_PG_USER", ""), "postgres", "nobody"]
-    for name in filter(None, names):
+    for name in (os.environ.get("TREX_PG_USER", ""), *_FALLBACK_USERS):
         with contextlib.suppress(KeyError):
             entry = pwd.getpwnam(name)
             if entry.pw_uid != 0:

@@ -1,0 +1,67 @@
+"""What a run of all tests must show, beyond that each test passes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.criteria import criteria, is_whole_suite, named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def label(items: Iterable[pytest.Item]) -> None:
+    """Write the criteria that each test names into its reports, which xdist carries over."""
+    for item in items:
+        item.user_properties.extend(("criterion", name) for name in sorted(named(item)))
+
+
+class WholeRun:
+    """A pytest plugin: a complete run fails unless it verified all criteria on enough versions.
+
+    Every active criterion needs a passing test, no test names an unknown one, and tests ran on
+    `versions_needed` PostgreSQL versions. A run of selected tests is not judged.
+    """
+
+    def __init__(self, config: pytest.Config, root: Path, *, versions_needed: int) -> None:
+        self.root = root
+        self.judged = is_whole_suite(config, root) and not config.option.collectonly
+        self.versions_needed = versions_needed
+        self.versions: set[int] = set()
+        self.named: set[str] = set()
+        self.verified: set[str] = set()
+        self.complaints: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        properties = dict.fromkeys(report.user_properties)
+        ids = {str(value) for name, value in properties if name == "criterion"}
+        self.named |= ids
+        if report.when == "call" and report.passed:
+            self.verified |= ids
+            self.versions |= {
+                value
+                for name, value in properties
+                if name == "postgresql" and isinstance(value, int)
+            }
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if not self.judged:
+            return
+        active = criteria(self.root, "active")
+        self.complaints = [
+            *(f"no test of {name} passed" for name in sorted(active - self.verified)),
+            *(f"no such criterion: {name}" for name in sorted(self.named - criteria(self.root))),
+        ]
+        if len(self.versions) < self.versions_needed:
+            self.complaints.append(f"fewer than {self.versions_needed} PostgreSQL versions ran")
+        if self.complaints and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        ran = ", ".join(str(version) for version in sorted(self.versions)) or "none"
+        terminalreporter.write_line(f"PostgreSQL versions that tests ran on: {ran}")
+        for complaint in self.complaints:
+            terminalreporter.write_line(f"the run as a whole FAILED: {complaint}", red=True)
