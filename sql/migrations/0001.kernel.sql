@@ -202,15 +202,16 @@ create table trex.lane (
 create table trex.receipt (
     instance_key trex.instance_key not null,
     message_id bigint not null,
-    fence bigint not null check (fence > 0),
-    attempt integer not null check (attempt > 0),
+    fence bigint not null,
+    attempt integer not null,
     duplicate boolean not null,
     late boolean not null,
     confirmed_by text collate "C" not null
     check (confirmed_by in ('answer', 'lookup', 'same_key', 'handler', 'operator')),
     reference text collate "C",
     delivered_at timestamptz not null,
-    primary key (instance_key, message_id)
+    primary key (instance_key, message_id),
+    check ((fence > 0 and attempt > 0) or (fence = 0 and attempt = 0 and confirmed_by = 'operator'))
 );
 
 create table trex.outcome (

@@ -1,0 +1,79 @@
+-- A message that left an ordering key lets the next one go. Whichever row is first and not leased is locked, whatever it looked
+-- like in this snapshot: a claim may be moving it behind us right now, and READ COMMITTED then shows its newest version
+-- while an older snapshot gets 40001 instead of a stranded key. Making a row due is always safe: claim checks again.
+create or replace function trex._free_keys(
+    p_instance_key text, p_boxes text [], p_keys text [], p_now timestamptz
+)
+returns void
+language plpgsql
+volatile
+security invoker
+as $$
+declare
+    v_box text;
+    v_key text;
+    v_id bigint;
+    v_due timestamptz;
+begin
+    for v_box, v_key in
+        select distinct k.box collate "C", k.ordering_key collate "C"
+        from unnest(p_boxes, p_keys) k (box, ordering_key)
+        where k.ordering_key is not null
+        order by 1, 2
+    loop
+        select d.message_id, d.deferred_until into v_id, v_due
+        from trex.delivery d
+        where d.instance_key = p_instance_key and d.box = v_box and d.ordering_key = v_key
+            and d.parked is null and d.lease_until is null
+        order by d.message_id
+        limit 1
+        for no key update;
+        if v_due = 'infinity' then
+            update trex.delivery d set deferred_until = p_now
+            where d.instance_key = p_instance_key and d.message_id = v_id;
+        end if;
+    end loop;
+end
+$$;
+
+-- The safety net of claim when it found nothing to do: the first row of each ordering key must not be waiting. At most 1,000
+-- keys a call, by a loose scan of the index.
+create or replace function trex._free_heads(
+    p_instance_key text, p_box text, p_block boolean, p_now timestamptz
+)
+returns void
+language plpgsql
+volatile
+security invoker
+as $$
+declare
+    v_key text := '';
+    v_id bigint;
+    v_due timestamptz;
+begin
+    for v_round in 1..1000 loop
+        select d.ordering_key into v_key
+        from trex.delivery d
+        where d.instance_key = p_instance_key and d.box = p_box and d.ordering_key > v_key
+        order by d.ordering_key
+        limit 1;
+        exit when not found;
+        select d.message_id, case when d.parked is null then d.deferred_until end into v_id, v_due
+        from trex.delivery d
+        where d.instance_key = p_instance_key and d.box = p_box and d.ordering_key = v_key
+            and (p_block or d.parked is null)
+        order by d.message_id
+        limit 1;
+        if v_due = 'infinity' then
+            perform 1 from trex.delivery d
+            where d.instance_key = p_instance_key and d.message_id = v_id
+                and d.parked is null and d.deferred_until = 'infinity'
+            for no key update skip locked;
+            if found then
+                update trex.delivery d set deferred_until = p_now
+                where d.instance_key = p_instance_key and d.message_id = v_id;
+            end if;
+        end if;
+    end loop;
+end
+$$;

@@ -1,0 +1,95 @@
+-- Trigger functions behind the tables' guards. AFTER triggers that are ENABLE ALWAYS: a BEFORE trigger misses what another
+-- trigger changes later, and an ordinary one is off in a session with session_replication_role = replica.
+create or replace function trex._guard_fact()
+returns trigger
+language plpgsql
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform trex._raise('TX901', 'append-only: nothing changes or goes');
+    return null;
+end
+$$;
+
+create or replace function trex._guard_message()
+returns trigger
+language plpgsql
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_purged trex.message := old;
+begin
+    v_purged.payload := null;
+    if old.box <> 'outbox' or new is distinct from v_purged or not exists (
+        select 1 from trex.receipt r
+        where r.instance_key = old.instance_key and r.message_id = old.message_id
+    ) then
+        perform trex._raise('TX901', 'only the payload of a delivered outbox message may be purged');
+    end if;
+    return null;
+end
+$$;
+
+create or replace function trex._guard_delivery()
+returns trigger
+language plpgsql
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform trex._raise('TX902', 'owner, box and key never change; fence and attempts rise together, by a claim');
+    return null;
+end
+$$;
+
+create or replace function trex._guard_delivered()
+returns trigger
+language plpgsql
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if exists (
+        select 1 from gone g
+        where not exists (
+            select 1 from trex.receipt r
+            where r.instance_key = g.instance_key and r.message_id = g.message_id
+        )
+    ) then
+        perform trex._raise('TX902', 'a delivery goes only with its receipt');
+    end if;
+    return null;
+end
+$$;
+
+create or replace function trex._guard_snapshot()
+returns trigger
+language plpgsql
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform trex._raise('TX902', 'the version of a snapshot only rises');
+    return null;
+end
+$$;
+
+create or replace function trex._guard_quarantine()
+returns trigger
+language plpgsql
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_adopted trex.quarantine := old;
+begin
+    v_adopted.adopted_message_id := new.adopted_message_id;
+    v_adopted.adopted_at := new.adopted_at;
+    if old.adopted_at is not null or new.adopted_at is null or new is distinct from v_adopted then
+        perform trex._raise('TX901', 'a quarantined row changes once, when it is adopted');
+    end if;
+    return null;
+end
+$$;

@@ -1,0 +1,54 @@
+-- The single-row outcomes: the same compare-and-set, but a report that wasn't recorded raises, so that a business transaction
+-- around it can't commit. p_on_lost = 'report' returns it as data instead.
+create or replace function trex._record_one(
+    p_instance_key text,
+    p_message_id bigint,
+    p_fence bigint,
+    p_result text,
+    p_on_lost text,
+    p_reason text,
+    p_delay interval,
+    p_absent boolean,
+    p_park boolean,
+    p_confirmed_by text,
+    p_reference text,
+    p_balance numeric,
+    p_version bigint
+)
+returns trex.recorded
+language plpgsql
+volatile
+security invoker
+as $$
+declare
+    v_instance trex.instance;
+    v_recorded trex.recorded;
+begin
+    if trex._is_slug(p_instance_key) is not true then
+        perform trex._raise('TX400', 'instance_key');
+    end if;
+    if p_on_lost is null or p_on_lost not in ('raise', 'report') then
+        perform trex._raise('TX400', 'on_lost: raise or report');
+    end if;
+    perform trex._check_reports(
+        array[p_message_id], array[p_fence], array[p_result], array[p_reason], array[p_delay], array[p_absent],
+        array[p_park], array[p_confirmed_by], array[p_reference], array[p_balance], array[p_version]
+    );
+    perform trex._durable();
+    v_instance := trex._enter(p_instance_key);
+    select r.* into v_recorded from trex._record(
+        v_instance, array[p_message_id], array[p_fence], array[p_result], array[p_reason], array[p_delay],
+        array[p_absent], array[p_park], array[p_confirmed_by], array[p_reference], array[p_balance],
+        array[p_version], trex._now()
+    ) r;
+    if p_on_lost = 'raise' then
+        case v_recorded.status
+            when 'not_found' then perform trex._raise('TX404', 'no such message in this instance');
+            when 'claim_lost' then perform trex._raise('TX409', 'stop work on this message and roll back');
+            when 'ended_otherwise' then perform trex._raise('TX410', 'this claim has another end');
+            else null;
+        end case;
+    end if;
+    return v_recorded;
+end
+$$;

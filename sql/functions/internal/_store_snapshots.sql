@@ -1,0 +1,55 @@
+-- The balance that the ledger reported, newest version per account and currency, in key order after the delivery locks. An older
+-- or repeated answer never replaces a newer one; another balance under the same version is counted for reconciliation.
+create or replace function trex._store_snapshots(
+    p_instance_key text, p_message_ids bigint [], p_fences bigint [], p_balances numeric [], p_versions bigint [],
+    p_now timestamptz
+)
+returns void
+language plpgsql
+volatile
+security invoker
+as $$
+declare
+    v_row record;
+    v_old trex.ledger_snapshot;
+begin
+    for v_row in
+        select m.message_id, m.account, m.currency, u.fence, u.version, round(u.balance, c.exponent) as balance,
+            trex._is_amount(u.balance, c.exponent) is true as fits
+        from unnest(p_message_ids, p_fences, p_balances, p_versions) u (message_id, fence, balance, version)
+        join trex.message m on m.instance_key = p_instance_key and m.message_id = u.message_id
+        left join trex.currency c on c.currency = m.currency
+        where m.message_id = any(p_message_ids) and u.version is not null
+        order by m.account collate "C", m.currency collate "C", u.version, m.message_id
+    loop
+        if not v_row.fits then
+            perform trex._raise('TX400', 'balance: only for a message with cash, finite, in the decimals of its currency');
+        end if;
+        insert into trex.ledger_snapshot (
+            instance_key, account, currency, balance, version, message_id, fence, stored_at
+        )
+        values (
+            p_instance_key, v_row.account, v_row.currency, v_row.balance, v_row.version, v_row.message_id,
+            v_row.fence, p_now
+        )
+        on conflict (instance_key, account, currency) do nothing;
+        if not found then
+            select s.* into v_old from trex.ledger_snapshot s
+            where s.instance_key = p_instance_key and s.account = v_row.account and s.currency = v_row.currency
+            for no key update;
+            if v_row.version > v_old.version then
+                update trex.ledger_snapshot s
+                set balance = v_row.balance, version = v_row.version, message_id = v_row.message_id,
+                    fence = v_row.fence, stored_at = p_now
+                where s.instance_key = p_instance_key and s.account = v_row.account and s.currency = v_row.currency;
+            elsif v_row.version < v_old.version then
+                update trex.ledger_snapshot s set ignored = s.ignored + 1
+                where s.instance_key = p_instance_key and s.account = v_row.account and s.currency = v_row.currency;
+            elsif v_row.balance <> v_old.balance then
+                update trex.ledger_snapshot s set contradicted = s.contradicted + 1
+                where s.instance_key = p_instance_key and s.account = v_row.account and s.currency = v_row.currency;
+            end if;
+        end if;
+    end loop;
+end
+$$;

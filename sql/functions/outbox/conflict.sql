@@ -1,0 +1,42 @@
+-- Never retried and never redriven: the same key would meet the same conflict.
+create or replace function trex.conflict(
+    p_instance_key text,
+    p_message_id bigint,
+    p_fence bigint,
+    p_reason text default 'key_conflict',
+    p_on_lost text default 'raise'
+)
+returns trex.recorded
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    return trex._record_one(
+        p_instance_key, p_message_id, p_fence, 'conflict', p_on_lost, p_reason, null, null, null, null,
+        null, null, null
+    );
+end
+$$;
+
+alter function trex.conflict(text, bigint, bigint, text, text) owner to trex_owner;
+revoke all on function trex.conflict(text, bigint, bigint, text, text) from public;
+grant execute on function trex.conflict(text, bigint, bigint, text, text) to trex_worker;
+
+comment on function trex.conflict(text, bigint, bigint, text, text) is
+'The sink has this key with other content: parked as conflict until an operator resolves it.
+Arguments:
+  p_message_id, p_fence: as claimed
+  p_reason: a code of trex.reason
+  p_on_lost: raise (default), or report: the refusal is returned as data and kept in stale_report
+Returns: one recorded: status, the message''s state now, late, due_at
+Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has another end
+Locks: the delivery row, then the next row of its ordering key, then the snapshot
+Idempotent: yes; the same call again answers already_recorded and ignores other arguments';

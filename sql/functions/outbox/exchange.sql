@@ -1,0 +1,112 @@
+-- Record and claim in one round trip and one commit: what a busy worker calls. The claims are made in the transaction of the
+-- records, so it must be a transaction of its own like claim's.
+create or replace function trex.exchange(
+    p_instance_key text,
+    p_worker text,
+    p_limit integer default 1,
+    p_lease interval default null,
+    p_box text default 'outbox',
+    p_after bigint default 0,
+    p_due_after timestamptz default null,
+    p_message_ids bigint [] default '{}',
+    p_fences bigint [] default '{}',
+    p_results text [] default '{}',
+    p_reasons text [] default null,
+    p_delays interval [] default null,
+    p_absent boolean [] default null,
+    p_park boolean [] default null,
+    p_confirmed_by text [] default null,
+    p_references text [] default null,
+    p_balances numeric [] default null,
+    p_versions bigint [] default null
+)
+returns setof trex.exchanged
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    v_instance trex.instance;
+    v_now timestamptz;
+begin
+    if trex._is_slug(p_instance_key) is not true then
+        perform trex._raise('TX400', 'instance_key');
+    end if;
+    if trex._is_key(p_worker) is not true then
+        perform trex._raise('TX400', 'worker: a key');
+    end if;
+    if p_limit is null or p_limit not between 1 and 1000 then
+        perform trex._raise('TX400', 'limit: from 1 to 1000');
+    end if;
+    if p_lease is not null and trex._is_duration(p_lease, '100 milliseconds', '24 hours') is not true then
+        perform trex._raise('TX400', 'lease: from 100 milliseconds to the lease_max of the instance, without months');
+    end if;
+    if p_box is null or p_box not in ('outbox', 'inbox') then
+        perform trex._raise('TX400', 'box: outbox or inbox');
+    end if;
+    if p_after is null or p_after < 0 then
+        perform trex._raise('TX400', 'after: from 0');
+    end if;
+    perform trex._check_reports(
+        p_message_ids, p_fences, p_results, p_reasons, p_delays, p_absent, p_park, p_confirmed_by, p_references,
+        p_balances, p_versions
+    );
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform trex._raise('TX501', 'READ COMMITTED only');
+    end if;
+    if pg_current_xact_id_if_assigned() is not null then
+        perform trex._raise('TX501', 'a transaction of its own, committed before the claims are used');
+    end if;
+    perform trex._durable();
+    v_instance := trex._enter(p_instance_key);
+    if p_lease > v_instance.lease_max then
+        perform trex._raise('TX400', 'lease: from 100 milliseconds to the lease_max of the instance, without months');
+    end if;
+    v_now := trex._now();
+    return query
+    select
+        r.status, r.state, r.late, r.due_at, r.message_id, r.fence, null::integer, null::integer, null::timestamptz,
+        null::boolean, null::text, null::text, null::text, null::text, null::text, null::text, null::text, null::numeric,
+        null::jsonb, null::text, null::timestamptz
+    from trex._record(
+        v_instance, p_message_ids, p_fences, p_results, p_reasons, p_delays, p_absent, p_park, p_confirmed_by, p_references,
+        p_balances, p_versions, v_now
+    ) r;
+    return query
+    select
+        null::text, null::text, null::boolean, null::timestamptz, c.message_id, c.fence, c.attempt, c.tries, c.lease_until,
+        c.uncertain, c.box, c.topic, c.idempotency_key, c.correlation_id, c.ordering_key, c.account, c.currency,
+        c.cash_delta, c.payload, c.effect_policy, c.enqueued_at
+    from trex._claim(
+        v_instance, p_worker, p_limit, coalesce(p_lease, v_instance.lease_default), p_box, null, p_after, p_due_after,
+        v_now
+    ) c;
+end
+$$;
+
+alter function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint [], bigint [], text [], text [], interval [], boolean [], boolean [], text [], text [], numeric [], bigint []) owner to trex_owner;
+revoke all on function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint [], bigint [], text [], text [], interval [], boolean [], boolean [], text [], text [], numeric [], bigint []) from public;
+grant execute on function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint [], bigint [], text [], text [], interval [], boolean [], boolean [], text [], text [], numeric [], bigint []) to trex_worker;
+
+comment on function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint [], bigint [], text [], text [], interval [], boolean [], boolean [], text [], text [], numeric [], bigint []) is
+'Records outcomes and claims the next batch: one round trip, one commit.
+Arguments: those of claim (without correlation), then those of record
+  p_message_ids, p_fences, p_results: arrays of the same length, at most 1000; each message once; results are
+  completed, duplicate, retry, unknown, conflict, permanent, dead_letter, released, postponed
+  p_reasons: codes of the domain trex.reason, not for deliveries (default unspecified)
+  p_delays: 0 to 30 days, for retry and unknown (at least the backoff is waited) and postponed (required)
+  p_absent: a look-up or a same-key answer showed for certain that no earlier attempt took effect; clears uncertain
+  p_park: for unknown, park now (the adapter can''t honour the effect policy)
+  p_confirmed_by: answer (default), lookup, same_key, handler; p_references: keys; both for deliveries
+  p_balances, p_versions: the ledger''s balance and its version after the posting, together, for deliveries with cash
+Returns: one row per outcome (status set, in the order given), then one per claim (status null)
+Errors: TX400; TX501 unless READ COMMITTED and first in its transaction; TX503; TX403
+Locks: those of record, then those of claim
+Idempotent: the records are, the claims are not. Use a fence only after this transaction''s commit was acknowledged';

@@ -1,0 +1,44 @@
+-- An uncertain message stays uncertain: a refusal now says nothing of an earlier attempt that timed out.
+create or replace function trex.fail(
+    p_instance_key text,
+    p_message_id bigint,
+    p_fence bigint,
+    p_reason text default 'rejected',
+    p_absent boolean default false,
+    p_on_lost text default 'raise'
+)
+returns trex.recorded
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    return trex._record_one(
+        p_instance_key, p_message_id, p_fence, 'permanent', p_on_lost, p_reason, null, p_absent, null, null,
+        null, null, null
+    );
+end
+$$;
+
+alter function trex.fail(text, bigint, bigint, text, boolean, text) owner to trex_owner;
+revoke all on function trex.fail(text, bigint, bigint, text, boolean, text) from public;
+grant execute on function trex.fail(text, bigint, bigint, text, boolean, text) to trex_worker;
+
+comment on function trex.fail(text, bigint, bigint, text, boolean, text) is
+'Refused for good: parked as permanent.
+Arguments:
+  p_message_id, p_fence: as claimed
+  p_reason: a code of trex.reason
+  p_absent: no earlier attempt took effect, for certain
+  p_on_lost: raise (default), or report: the refusal is returned as data and kept in stale_report
+Returns: one recorded: status, the message''s state now, late, due_at
+Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has another end
+Locks: the delivery row, then the next row of its ordering key, then the snapshot
+Idempotent: yes; the same call again answers already_recorded and ignores other arguments';
