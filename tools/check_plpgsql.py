@@ -14,13 +14,17 @@ from trex_client.embedded import EmbeddedServer, ServerBinaries, find_servers
 from trex_client.migrate import apply_roles, migrate
 
 _CHECK = """
-    select p.oid::regprocedure::text, c.lineno, c.level, c.message, c.detail, c.hint
+    select distinct p.oid::regprocedure::text, c.lineno, c.level, c.message, c.detail, c.hint
     from pg_proc as p
     join pg_language as l on l.oid = p.prolang and l.lanname = 'plpgsql'
-    left join (select distinct tgfoid, tgrelid from pg_trigger) as t on t.tgfoid = p.oid
+    left join (
+        select distinct tgfoid, tgrelid, tgoldtable, tgnewtable from pg_trigger
+    ) as t on t.tgfoid = p.oid
     cross join lateral plpgsql_check_function_tb(
         funcoid => p.oid,
         relid => coalesce(t.tgrelid, 0),
+        oldtable => t.tgoldtable,
+        newtable => t.tgnewtable,
         fatal_errors => false,
         other_warnings => true,
         extra_warnings => true,
@@ -28,6 +32,8 @@ _CHECK = """
         performance_warnings => false
     ) as c
     where p.pronamespace = 'trex'::regnamespace
+    -- The check runs what looks constant, and so meets our own refusals.
+    and c.sqlstate not like 'TX%'
     order by 1, 2
 """
 _COUNT = """
