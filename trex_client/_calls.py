@@ -269,6 +269,10 @@ def _column(
 # Statements.
 
 
+# Names that errors may carry.
+ARGUMENTS: Final = {"movements", "reports"}
+
+
 class Statement(Generic[T]):
     """A call of one function: its text, and what makes its rows the result.
 
@@ -307,6 +311,7 @@ class Statement(Generic[T]):
             self.sql = f"select trex.{name}({call})"
         self.name = name
         self.arguments = tuple(argument for argument, _ in pairs)
+        ARGUMENTS.update(self.arguments)
         self.load = load
         self.hot = hot or own
         self.own = own
@@ -776,7 +781,7 @@ class Calls:
         """`enqueue` for up to 10,000 messages: all or nothing, results in the same order.
 
         Raises:
-            InvalidArgument, KeyReused: the text names the number of the row, from 1.
+            InvalidArgument, KeyReused: the text names the number of the movement, from 1.
             AccessDenied, NotPrimary.
         """
         rows = _sequence("movements", movements, Movement)
@@ -799,9 +804,9 @@ class Calls:
                     )
                 )
             except InvalidArgument as refusal:
-                failure = str(refusal)
+                failure = str(refusal).removeprefix(f"{refusal.text}: ")
             if failure is not None:
-                raise InvalidArgument(f"row {number}: {failure.rpartition(': ')[2]}")
+                raise InvalidArgument(f"movement {number}: {failure}")
         columns: list[list[str | None]] = [[row[i] for row in checked] for i in range(10)]
         quoted = [_quoted_array(column) for column in columns[:5]]
         return _ENQUEUE_MANY, (

@@ -20,7 +20,7 @@ from psycopg import AsyncCursor, Cursor
 from psycopg.pq import Format, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from trex_client._calls import Call, Calls, Row, Statement, stale_report
+from trex_client._calls import ARGUMENTS, Call, Calls, Row, stale_report
 from trex_client.errors import (
     ClaimLost,
     CommitUnknown,
@@ -77,9 +77,7 @@ def _show_result(method: Callable[..., object]) -> None:
     }
 
 
-def _failure(
-    statement: Statement[Any], error: psycopg.Error | UnicodeError, *, lost: bool
-) -> tuple[TrexError, str | None]:
+def _failure(error: psycopg.Error | UnicodeError, *, lost: bool) -> tuple[TrexError, str | None]:
     """Our error for psycopg's, and its SQLSTATE. Of what the server said nothing else is kept, but
     for names of our own arguments and row numbers.
 
@@ -92,7 +90,7 @@ def _failure(
         return CommitUnknown(code or ""), code
     failure = from_sqlstate(code)
     if isinstance(failure, (InvalidArgument, KeyReused)):
-        return type(failure)(_named(statement, error.diag.message_hint or "")), code
+        return type(failure)(_named(error.diag.message_hint or "")), code
     if code is not None and (code.startswith("22") or code in {"54000", "54001"}):
         # Functions check before they cast, so it was an argument; 54*: a payload too deep or too
         # long for jsonb.
@@ -100,13 +98,13 @@ def _failure(
     return failure, code
 
 
-def _named(statement: Statement[Any], hint: str) -> str | None:
-    """Which argument, or which row of `enqueue_many`, a hint of our functions is about."""
-    words = re.findall(r"[a-z_]+|[0-9]+", hint)
-    if statement.name == "enqueue_many":
-        return next((f"row {word}" for word in words if word.isdigit()), None)
-    names = {f"p_{name}": name for name in statement.arguments}
-    return next((names.get(word, word) for word in words if word in names), None)
+def _named(hint: str) -> str | None:
+    """The movement's number and the argument's name that a hint of our functions begins with."""
+    match = re.match(r"(movement [0-9]{1,5})?(?:: )?([a-z_]*)", hint)
+    if match is None:
+        return None
+    known = match[2] if match[2] in ARGUMENTS else None
+    return ": ".join(filter(None, (match[1], known))) or None
 
 
 def _refuse_transaction(pgconn: PGconn) -> None:
@@ -211,7 +209,7 @@ class PostgresClient:
             if commits:
                 conn.commit()
         except (psycopg.Error, UnicodeError) as error:
-            failure, code = _failure(statement, error, lost=rows is not None or conn.closed)
+            failure, code = _failure(error, lost=rows is not None or conn.closed)
         except BaseException:
             if commits:
                 with suppress(psycopg.Error):
@@ -318,7 +316,7 @@ class AsyncPostgresClient:
             if commits:
                 await conn.commit()
         except (psycopg.Error, UnicodeError) as error:
-            failure, code = _failure(statement, error, lost=rows is not None or conn.closed)
+            failure, code = _failure(error, lost=rows is not None or conn.closed)
         except BaseException:
             if commits:
                 with suppress(psycopg.Error):
