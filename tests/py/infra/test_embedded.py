@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -192,9 +193,11 @@ def test_run_raises_for_a_failing_program(binaries):
             server.run("psql", "-c", "nonsense", "postgres")
 
 
-def child(version: int, python: str = sys.executable, **options: object) -> subprocess.Popen[str]:
+def child(
+    version: int, *, python: str = sys.executable, root: Path = ROOT, **options: Any
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [python, "-c", CHILD, str(options.pop("root", ROOT)), str(version)],
+        [python, "-c", CHILD, str(root), str(version)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -206,7 +209,8 @@ def announcement(process: subprocess.Popen[str]) -> dict[str, str]:
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, "the child did not start its server"
-    return json.loads(line)
+    told: dict[str, str] = json.loads(line)
+    return told
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
