@@ -1,0 +1,49 @@
+"""Adapters carry messages to sinks: `http`, `postgres`, `none`, and those of the entry point
+group `trex.adapters`.
+"""
+
+from trex_client.adapters.base import (
+    Absent,
+    Adapter,
+    BaseAdapter,
+    Conflict,
+    Delivered,
+    DeliveryContext,
+    DeliveryResult,
+    Duplicate,
+    Found,
+    LookupResult,
+    NotSent,
+    NotSure,
+    Permanent,
+    Retryable,
+    Secret,
+    Snapshot,
+    Unknown,
+    wire_key,
+)
+from trex_client.adapters.config import ConfigError, build_adapter, read_config
+
+__all__ = [
+    "Absent",
+    "Adapter",
+    "BaseAdapter",
+    "ConfigError",
+    "Conflict",
+    "Delivered",
+    "DeliveryContext",
+    "DeliveryResult",
+    "Duplicate",
+    "Found",
+    "LookupResult",
+    "NotSent",
+    "NotSure",
+    "Permanent",
+    "Retryable",
+    "Secret",
+    "Snapshot",
+    "Unknown",
+    "build_adapter",
+    "read_config",
+    "wire_key",
+]
