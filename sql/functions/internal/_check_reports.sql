@@ -1,16 +1,61 @@
+-- What is wrong with one report, as a hint of constant text; null when nothing is. Plain SQL, so that it is inlined.
+create or replace function trex._report_hint(
+    p_message_id bigint,
+    p_fence bigint,
+    p_result text,
+    p_reason text,
+    p_delay interval,
+    p_absent boolean,
+    p_park boolean,
+    p_confirmed_by text,
+    p_reference text,
+    p_balance numeric,
+    p_version bigint
+)
+returns text
+language sql
+immutable
+parallel safe
+security invoker
+as $$
+select case
+    when (p_message_id >= 1 and p_fence >= 1) is not true then 'message_id and fence: from 1'
+    when p_result in ('completed', 'duplicate') then case
+        when p_reason is not null or p_delay is not null or p_absent or p_park
+            then 'a delivery takes no reason, delay, absent or park'
+        when p_confirmed_by not in ('answer', 'lookup', 'same_key', 'handler')
+            then 'confirmed_by: answer, lookup, same_key or handler'
+        when p_reference is not null and trex._is_key(p_reference) is not true then 'reference: a key'
+        when (p_balance is null) <> (p_version is null) or p_version < 0
+            or not (p_balance > '-Infinity' and p_balance < 'Infinity')
+            then 'balance and version: together, finite, version from 0'
+    end
+    when (p_result in ('retry', 'unknown', 'conflict', 'permanent', 'dead_letter', 'released', 'postponed')) is not true
+        then 'result: one of the list'
+    when p_confirmed_by is not null or p_reference is not null or p_balance is not null or p_version is not null
+        then 'confirmed_by, reference, balance and version: only for a delivery'
+    when trex._is_reason(p_reason) is false then 'reason: one of the list'
+    when p_absent and p_result in ('unknown', 'conflict') then 'absent: not for unknown and conflict'
+    when p_park and p_result <> 'unknown' then 'park: only for unknown'
+    when p_delay is null then case when p_result = 'postponed' then 'delay: required' end
+    when p_result not in ('retry', 'unknown', 'postponed') then 'delay: only for retry, unknown and postponed'
+    when trex._is_duration(p_delay, '0', '720 hours') is not true then 'delay: from 0 to 30 days, without months'
+end
+$$;
+
 -- The arguments of record and exchange, before anything is written. Optional arrays are null or as long as the ids.
 create or replace function trex._check_reports(
-    p_message_ids bigint [],
-    p_fences bigint [],
-    p_results text [],
-    p_reasons text [],
-    p_delays interval [],
-    p_absent boolean [],
-    p_park boolean [],
-    p_confirmed_by text [],
-    p_references text [],
-    p_balances numeric [],
-    p_versions bigint []
+    p_message_ids bigint[],
+    p_fences bigint[],
+    p_results text[],
+    p_reasons text[],
+    p_delays interval[],
+    p_absent boolean[],
+    p_park boolean[],
+    p_confirmed_by text[],
+    p_references text[],
+    p_balances numeric[],
+    p_versions bigint[]
 )
 returns void
 language plpgsql
@@ -19,6 +64,7 @@ security invoker
 as $$
 declare
     v_count integer := cardinality(p_message_ids);
+    v_index bigint;
     v_hint text;
 begin
     if p_message_ids is null or p_fences is null or p_results is null or v_count > 1000
@@ -27,48 +73,42 @@ begin
         or cardinality(p_absent) <> v_count or cardinality(p_park) <> v_count
         or cardinality(p_confirmed_by) <> v_count or cardinality(p_references) <> v_count
         or cardinality(p_balances) <> v_count or cardinality(p_versions) <> v_count
+        or array_lower(p_message_ids, 1) <> 1 or array_lower(p_fences, 1) <> 1
+        or array_lower(p_results, 1) <> 1 or array_lower(p_reasons, 1) <> 1
+        or array_lower(p_delays, 1) <> 1 or array_lower(p_absent, 1) <> 1
+        or array_lower(p_park, 1) <> 1 or array_lower(p_confirmed_by, 1) <> 1
+        or array_lower(p_references, 1) <> 1 or array_lower(p_balances, 1) <> 1
+        or array_lower(p_versions, 1) <> 1
     then
         perform trex._raise('TX400', 'reports: at most 1000, in arrays of the same length');
     end if;
-    select case
-        when count(distinct i.message_id) < v_count then 'reports: each message once'
-        when not bool_and(coalesce(i.message_id >= 1 and i.fence >= 1, false)) then 'reports: message_id and fence from 1'
-        when not bool_and(
-            coalesce(
-                i.result in (
-                    'completed', 'duplicate', 'retry', 'unknown', 'conflict', 'permanent', 'dead_letter', 'released',
-                    'postponed'
-                ), false
-            )
-        ) then 'reports: a result from the list'
-        when not bool_and(
-            (i.reason is null or (trex._is_reason(i.reason) and i.result not in ('completed', 'duplicate')))
-            and (i.absent is not true or i.result in ('retry', 'permanent', 'dead_letter', 'released', 'postponed'))
-            and (i.park is not true or i.result = 'unknown')
-        ) then 'reports: a reason from the list, and only arguments that the result takes'
-        when not bool_and(
-            case
-                when i.delay is null then i.result <> 'postponed'
-                else i.result in ('retry', 'unknown', 'postponed')
-                    and trex._is_duration(i.delay, '0', '720 hours')
-            end
-        ) then 'reports: delay from 0 to 30 days, for retry, unknown and postponed'
-        when not bool_and(
-            (i.confirmed_by is null or (i.confirmed_by in ('answer', 'lookup', 'same_key', 'handler') and delivered))
-            and (i.reference is null or (trex._is_key(i.reference) and delivered))
-        ) then 'reports: confirmed_by from the list and reference a key, for a delivery'
-        when not bool_and(
-            (i.balance is null) = (i.version is null)
-            and (i.version is null or (i.version >= 0 and i.balance > '-Infinity' and i.balance < 'Infinity' and delivered))
-        ) then 'reports: balance and version together, finite, for a delivery'
-    end into v_hint
+    if v_count = 0 then
+        return;
+    end if;
+    select min(i.ord) into v_index
     from unnest(
-        p_message_ids, p_fences, p_results, p_reasons, p_delays, p_absent, p_park, p_confirmed_by, p_references,
-        p_balances, p_versions
-    ) i (message_id, fence, result, reason, delay, absent, park, confirmed_by, reference, balance, version)
-    cross join lateral (select i.result in ('completed', 'duplicate') as delivered) k;
-    if v_hint is not null then
-        perform trex._raise('TX400', v_hint);
+        p_message_ids, p_fences, p_results, p_reasons, p_delays, p_absent, p_park, p_confirmed_by,
+        p_references, p_balances, p_versions
+    ) with ordinality i (
+        message_id, fence, result, reason, delay, absent, park, confirmed_by, reference, balance,
+        version, ord
+    )
+    where i.message_id is null or trex._report_hint(
+        i.message_id, i.fence, i.result, i.reason, i.delay, i.absent, i.park, i.confirmed_by,
+        i.reference, i.balance, i.version
+    ) is not null;
+    if v_index is not null then
+        v_hint := trex._report_hint(
+            p_message_ids[v_index], p_fences[v_index], p_results[v_index], p_reasons[v_index],
+            p_delays[v_index], p_absent[v_index], p_park[v_index], p_confirmed_by[v_index],
+            p_references[v_index], p_balances[v_index], p_versions[v_index]
+        );
+        perform trex._raise('TX400', 'report ' || v_index || ': ' || v_hint);
+    end if;
+    if (select count(distinct i.message_id) from unnest(p_message_ids) i (message_id))
+        < cardinality(p_message_ids)
+    then
+        perform trex._raise('TX400', 'reports: each message once');
     end if;
 end
 $$;

@@ -2,7 +2,7 @@
 -- like in this snapshot: a claim may be moving it behind us right now, and READ COMMITTED then shows its newest version
 -- while an older snapshot gets 40001 instead of a stranded key. Making a row due is always safe: claim checks again.
 create or replace function trex._free_keys(
-    p_instance_key text, p_boxes text [], p_keys text [], p_now timestamptz
+    p_instance_key text, p_boxes text[], p_keys text[], p_now timestamptz
 )
 returns void
 language plpgsql

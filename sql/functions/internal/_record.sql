@@ -1,19 +1,20 @@
--- Every outcome of a worker, one or many, is this compare-and-set on (instance_key, message_id, fence of the open claim). A row is
--- locked, in id order, only when its fence matches and its claim has no end yet; the rest is told why not:
--- not_found, already_recorded / ended_otherwise, claim_lost. lease_until isn't compared: a late holder that nobody superseded may record.
+-- Every outcome of a worker, one or many, is this compare-and-set on (instance_key, message_id, fence of the open claim).
+-- A row is touched only when its fence matches and its claim has no end yet; the rest is told why not: not_found,
+-- already_recorded / ended_otherwise, claim_lost. lease_until isn't compared: a late holder that nobody superseded may
+-- record. Rows are locked in id order: the delete walks the primary key, a mixed batch locks all of its rows first.
 create or replace function trex._record(
     p_instance trex.instance,
-    p_message_ids bigint [],
-    p_fences bigint [],
-    p_results text [],
-    p_reasons text [],
-    p_delays interval [],
-    p_absent boolean [],
-    p_park boolean [],
-    p_confirmed_by text [],
-    p_references text [],
-    p_balances numeric [],
-    p_versions bigint [],
+    p_message_ids bigint[],
+    p_fences bigint[],
+    p_results text[],
+    p_reasons text[],
+    p_delays interval[],
+    p_absent boolean[],
+    p_park boolean[],
+    p_confirmed_by text[],
+    p_references text[],
+    p_balances numeric[],
+    p_versions bigint[],
     p_now timestamptz
 )
 returns setof trex.recorded
@@ -23,190 +24,189 @@ security invoker
 as $$
 declare
     v_key text := p_instance.instance_key;
-    v_count integer := cardinality(p_message_ids);
-    v_matched integer;
+    v_mixed boolean := not p_results <@ array['completed', 'duplicate'];
+    v_ords integer[];
+    v_ids bigint[];
+    v_lates boolean[];
     v_had_skips boolean;
-    v_snapshots boolean;
-    v_ordered boolean;
-    -- delivered now
-    v_ids bigint [];
-    v_fences bigint [];
-    v_attempts integer [];
-    v_duplicates boolean [];
-    v_lates boolean [];
-    v_confirmed_by text [];
-    v_references text [];
-    v_balances numeric [];
-    v_versions bigint [];
-    v_ords bigint [];
-    -- ended otherwise now
+    v_boxes text[];
+    v_keys text[];
     v_row record;
     v_settled record;
-    v_due timestamptz;
-    v_end_ids bigint [] := '{}';
-    v_end_due timestamptz [] := '{}';
-    v_end_tries integer [] := '{}';
-    v_end_uncertain boolean [] := '{}';
-    v_end_parked text [] := '{}';
-    v_end_reasons text [] := '{}';
-    -- keys that may go on
-    v_boxes text [];
-    v_keys text [];
+    v_reason text;
+    v_end_ids bigint[] := array[]::bigint[];
+    v_end_due timestamptz[] := array[]::timestamptz[];
+    v_end_tries integer[] := array[]::integer[];
+    v_end_uncertain boolean[] := array[]::boolean[];
+    v_end_parked text[] := array[]::text[];
+    v_end_reasons text[] := array[]::text[];
 begin
-    if v_count = 0 then
+    if v_mixed then
+        perform 1
+        from trex.delivery d
+        where d.instance_key = v_key and d.message_id = any(p_message_ids)
+            and d.fence = p_fences[array_position(p_message_ids, d.message_id)]
+            and d.lease_until is not null
+        order by d.message_id
+        for update;
+    end if;
+
+    -- Delivered: the delivery goes and its receipt comes in one statement.
+    with gone as (
+        delete from trex.delivery d
+        where d.instance_key = v_key and d.message_id = any(p_message_ids)
+            and d.fence = p_fences[array_position(p_message_ids, d.message_id)]
+            and d.lease_until is not null
+            and p_results[array_position(p_message_ids, d.message_id)] in ('completed', 'duplicate')
+        returning
+            d.message_id, d.fence, d.attempts, d.tries, d.box, d.ordering_key, d.lease_until <= p_now as late,
+            array_position(p_message_ids, d.message_id) as ord
+    ),
+    stored as (
+        insert into trex.receipt (
+            instance_key, message_id, fence, attempt, duplicate, late, confirmed_by, reference, delivered_at
+        )
+        select
+            v_key, g.message_id, g.fence, g.attempts, p_results[g.ord] = 'duplicate', g.late,
+            coalesce(p_confirmed_by[g.ord], 'answer'), p_references[g.ord], p_now
+        from gone g
+    )
+    select
+        array_agg(g.ord), array_agg(g.message_id), array_agg(g.late), bool_or(g.tries <> g.attempts),
+        array_agg(g.box) filter (where g.ordering_key is not null),
+        array_agg(g.ordering_key) filter (where g.ordering_key is not null)
+    into v_ords, v_ids, v_lates, v_had_skips, v_boxes, v_keys
+    from gone g;
+
+    if v_had_skips then
+        -- Only a message that was parked before can have an open skip, and then tries and attempts differ.
+        update trex.ledger_skip s
+        set resolved_at = p_now, resolved_fence = p_fences[array_position(p_message_ids, s.message_id)]
+        where s.instance_key = v_key and s.message_id = any(v_ids) and s.resolved_at is null;
+    end if;
+    if v_ids is not null and array_remove(p_versions, null) <> '{}' then
+        perform trex._store_snapshots(v_key, v_ids, p_message_ids, p_fences, p_balances, p_versions, p_now);
+    end if;
+    if cardinality(v_ids) = cardinality(p_message_ids) then
+        if v_keys is not null then
+            perform trex._free_keys(v_key, v_boxes, v_keys, p_now);
+        end if;
+        return query
+        select p_message_ids[u.ord], p_fences[u.ord], 'recorded', 'delivered', u.late, null::timestamptz
+        from unnest(v_ords, v_lates) u (ord, late)
+        order by u.ord;
         return;
     end if;
 
-    select
-        count(*), bool_or(q.tries <> q.attempts), bool_or(q.version is not null), bool_or(q.ordering_key is not null),
-        array_agg(q.message_id) filter (where q.delivered),
-        array_agg(q.fence) filter (where q.delivered),
-        array_agg(q.attempts) filter (where q.delivered),
-        array_agg(q.result = 'duplicate') filter (where q.delivered),
-        array_agg(q.late) filter (where q.delivered),
-        array_agg(q.confirmed_by) filter (where q.delivered),
-        array_agg(q.reference) filter (where q.delivered),
-        array_agg(q.balance) filter (where q.delivered),
-        array_agg(q.version) filter (where q.delivered),
-        array_agg(q.ord) filter (where q.delivered),
-        array_agg(q.box) filter (where q.delivered),
-        array_agg(q.ordering_key) filter (where q.delivered)
-    into
-        v_matched, v_had_skips, v_snapshots, v_ordered, v_ids, v_fences, v_attempts, v_duplicates, v_lates,
-        v_confirmed_by, v_references, v_balances, v_versions, v_ords, v_boxes, v_keys
-    from (
-        select
-            d.message_id, d.fence, d.attempts, d.tries, d.box, d.ordering_key, d.lease_until <= p_now as late,
-            i.ord, i.result, i.result in ('completed', 'duplicate') as delivered,
-            coalesce(i.confirmed_by, 'answer') as confirmed_by, i.reference, i.balance, i.version
-        from unnest(p_message_ids, p_fences, p_results, p_confirmed_by, p_references, p_balances, p_versions)
-            with ordinality i (message_id, fence, result, confirmed_by, reference, balance, version, ord)
-        join trex.delivery d
-            on d.instance_key = v_key and d.message_id = i.message_id and d.fence = i.fence
-        where d.message_id = any(p_message_ids) and d.lease_until is not null
-        order by d.message_id
-        for update of d
-    ) q;
-
-    if v_ids is not null then
-        perform trex._deliver(
-            v_key, v_ids, v_fences, v_attempts, v_duplicates, v_lates, v_confirmed_by, v_references, v_had_skips, p_now
-        );
-        if v_snapshots then
-            perform trex._store_snapshots(v_key, v_ids, v_fences, v_balances, v_versions, p_now);
-        end if;
-        if v_matched = v_count and cardinality(v_ids) = v_count then
-            if v_ordered then
-                perform trex._free_keys(v_key, v_boxes, v_keys, p_now);
-            end if;
-            return query
-            select u.message_id, u.fence, 'recorded', 'delivered', u.late, null::timestamptz
-            from unnest(v_ids, v_fences, v_lates, v_ords) u (message_id, fence, late, ord)
-            order by u.ord;
-            return;
-        end if;
-    end if;
-
-    -- The locked rows that weren't delivered: settle each, then change them in one statement.
-    for v_row in
-        select
-            d.message_id, d.fence, d.attempts, d.tries, d.box, d.ordering_key, d.uncertain, d.lease_until <= p_now as late,
-            d.sent_fence is not distinct from d.fence as sent, m.effect_policy, i.result, i.delay,
-            coalesce(i.absent, false) as absent, coalesce(i.park, false) as park, coalesce(i.reason, 'unspecified') as reason
-        from unnest(p_message_ids, p_fences, p_results, p_reasons, p_delays, p_absent, p_park)
-            i (message_id, fence, result, reason, delay, absent, park)
-        join trex.delivery d
-            on d.instance_key = v_key and d.message_id = i.message_id and d.fence = i.fence
-        join trex.message m on m.instance_key = v_key and m.message_id = i.message_id
-        where d.message_id = any(p_message_ids) and m.message_id = any(p_message_ids) and d.lease_until is not null
-        order by d.message_id
-    loop
-        v_settled := trex._settle(
-            v_row.result, v_row.effect_policy, v_row.uncertain, v_row.sent, v_row.tries,
-            p_instance.max_attempts, v_row.absent, v_row.park
-        );
-        v_due := case
-            when v_settled.parked is not null then 'infinity'
-            when v_row.result = 'released' then p_now
-            when v_row.result = 'postponed' then p_now + v_row.delay
-            else p_now + greatest(
-                trex._backoff(
-                    v_row.message_id, v_row.attempts, v_row.tries, p_instance.backoff_base, p_instance.backoff_cap
-                ),
-                v_row.delay
+    -- Ended otherwise: settle each, then change the locked rows in one statement.
+    if v_mixed then
+        for v_row in
+            select
+                d.message_id, d.fence, d.attempts, d.tries, d.box, d.ordering_key, d.uncertain,
+                d.lease_until <= p_now as late, d.sent_fence is not distinct from d.fence as sent, m.effect_policy,
+                array_position(p_message_ids, d.message_id) as ord
+            from trex.delivery d
+            join trex.message m on m.instance_key = v_key and m.message_id = d.message_id
+            where d.instance_key = v_key and d.message_id = any(p_message_ids)
+                and m.message_id = any(p_message_ids)
+                and d.fence = p_fences[array_position(p_message_ids, d.message_id)]
+                and d.lease_until is not null
+            order by d.message_id
+        loop
+            v_settled := trex._settle(
+                p_results[v_row.ord], v_row.effect_policy, v_row.uncertain, v_row.sent, v_row.tries,
+                p_instance.max_attempts, coalesce(p_absent[v_row.ord], false),
+                coalesce(p_park[v_row.ord], false)
+            );
+            v_reason := coalesce(p_reasons[v_row.ord], 'unspecified');
+            insert into trex.outcome (
+                instance_key, message_id, fence, attempt, kind, state, reason, late, recorded_at
             )
-        end;
-        insert into trex.outcome (
-            instance_key, message_id, fence, attempt, kind, state, reason, late, recorded_at
-        )
-        values (
-            v_key, v_row.message_id, v_row.fence, v_row.attempts, v_row.result,
-            coalesce(v_settled.parked, case v_row.result when 'released' then 'ready' else 'deferred' end),
-            v_row.reason, v_row.late, p_now
-        );
-        v_end_ids := v_end_ids || v_row.message_id;
-        v_end_due := v_end_due || v_due;
-        v_end_tries := v_end_tries || v_settled.tries;
-        v_end_uncertain := v_end_uncertain || v_settled.uncertain;
-        v_end_parked := v_end_parked || v_settled.parked;
-        v_end_reasons := v_end_reasons || case
-            when v_row.result in ('retry', 'unknown') and v_settled.parked is not null and not v_row.park
-                and v_row.tries >= p_instance.max_attempts then 'attempts_exhausted'
-            else v_row.reason
-        end;
-        if v_settled.parked is not null and p_instance.on_parked = 'continue' then
-            v_boxes := v_boxes || v_row.box;
-            v_keys := v_keys || v_row.ordering_key;
-        end if;
-    end loop;
-    if cardinality(v_end_ids) > 0 then
+            values (
+                v_key, v_row.message_id, v_row.fence, v_row.attempts, p_results[v_row.ord],
+                case
+                    when v_settled.parked is not null then v_settled.parked
+                    when p_results[v_row.ord] = 'released' then 'ready'
+                    else 'deferred'
+                end,
+                v_reason, v_row.late, p_now
+            );
+            if v_settled.parked is not null and p_results[v_row.ord] in ('retry', 'unknown')
+                and v_row.tries >= p_instance.max_attempts and p_park[v_row.ord] is not true
+            then
+                v_reason := 'attempts_exhausted';
+            end if;
+            v_end_ids := v_end_ids || v_row.message_id;
+            v_end_due := v_end_due || case
+                when v_settled.parked is not null then 'infinity'
+                when p_results[v_row.ord] = 'released' then p_now
+                when p_results[v_row.ord] = 'postponed' then p_now + p_delays[v_row.ord]
+                else p_now + greatest(
+                    trex._backoff(
+                        v_row.message_id, v_row.attempts, v_row.tries, p_instance.backoff_base,
+                        p_instance.backoff_cap
+                    ),
+                    p_delays[v_row.ord]
+                )
+            end;
+            v_end_tries := v_end_tries || v_settled.tries;
+            v_end_uncertain := v_end_uncertain || v_settled.uncertain;
+            v_end_parked := v_end_parked || v_settled.parked;
+            v_end_reasons := v_end_reasons || v_reason;
+            if v_settled.parked is not null and p_instance.on_parked = 'continue'
+                and v_row.ordering_key is not null
+            then
+                v_boxes := v_boxes || v_row.box;
+                v_keys := v_keys || v_row.ordering_key;
+            end if;
+        end loop;
         update trex.delivery d
-        set lease_until = null, worker = null, deferred_until = u.due, tries = u.tries, uncertain = u.uncertain,
-            parked = u.parked
-        from unnest(v_end_ids, v_end_due, v_end_tries, v_end_uncertain, v_end_parked)
-            u (message_id, due, tries, uncertain, parked)
-        where d.instance_key = v_key and d.message_id = any(v_end_ids) and d.message_id = u.message_id;
+        set lease_until = null, worker = null,
+            deferred_until = v_end_due[array_position(v_end_ids, d.message_id)],
+            tries = v_end_tries[array_position(v_end_ids, d.message_id)],
+            uncertain = v_end_uncertain[array_position(v_end_ids, d.message_id)],
+            parked = v_end_parked[array_position(v_end_ids, d.message_id)]
+        where d.instance_key = v_key and d.message_id = any(v_end_ids);
         if array_remove(v_end_parked, null) <> '{}' then
             perform trex._open_skips(v_key, v_end_ids, v_end_parked, v_end_reasons, p_now);
         end if;
     end if;
-    if v_ordered then
+    if v_keys is not null then
         perform trex._free_keys(v_key, v_boxes, v_keys, p_now);
     end if;
 
     -- A rejected report of a fence that was given out is evidence.
-    if v_matched < v_count then
+    return query
+    with told as materialized (
+        select t.* from trex._tell(
+            v_key, p_message_ids, p_fences, p_results, v_ids || v_end_ids, p_now
+        ) t
+    ),
+    evidence as (
         insert into trex.stale_report (instance_key, message_id, fence, result, reported_at)
         select v_key, t.message_id, t.fence, t.result, p_now
-        from trex._tell(v_key, p_message_ids, p_fences, p_results, v_ids || v_end_ids, p_now) t
+        from told t
         where t.status = 'claim_lost' and t.given
         order by t.message_id
-        on conflict (instance_key, message_id, fence, result) do nothing;
-    end if;
-    return query
-    select
-        i.message_id, i.fence,
-        coalesce(t.status, 'recorded'),
-        case
-            when i.message_id = any(v_ids) then 'delivered'
-            when t.status is null then o.state
-            else t.state
-        end,
-        case
-            when i.message_id = any(v_ids) then v_lates[array_position(v_ids, i.message_id)]
-            when t.status is null then o.late
-            else false
-        end,
-        case
-            when t.status is null then nullif(v_end_due[array_position(v_end_ids, i.message_id)], 'infinity')
-            else t.due_at
-        end
-    from unnest(p_message_ids, p_fences, p_results) with ordinality i (message_id, fence, result, ord)
-    left join trex.outcome o
-        on o.instance_key = v_key and o.message_id = i.message_id and o.fence = i.fence
-        and i.message_id = any(v_end_ids)
-    left join trex._tell(v_key, p_message_ids, p_fences, p_results, v_ids || v_end_ids, p_now) t
-        on t.message_id = i.message_id
-    order by i.ord;
+        on conflict (instance_key, message_id, fence, result) do nothing
+    )
+    select q.message_id, q.fence, q.status, q.state, q.late, q.due_at
+    from (
+        select
+            array_position(p_message_ids, t.message_id) as ord, t.message_id, t.fence, t.status, t.state,
+            false as late, t.due_at
+        from told t
+        union all
+        select u.ord, p_message_ids[u.ord], p_fences[u.ord], 'recorded', 'delivered', u.late, null
+        from unnest(v_ords, v_lates) u (ord, late)
+        union all
+        select
+            array_position(p_message_ids, o.message_id), o.message_id, o.fence, 'recorded', o.state, o.late,
+            nullif(v_end_due[array_position(v_end_ids, o.message_id)], 'infinity')
+        from trex.outcome o
+        where o.instance_key = v_key and o.message_id = any(v_end_ids)
+            and o.fence = p_fences[array_position(p_message_ids, o.message_id)]
+    ) q
+    order by q.ord;
 end
 $$;

@@ -22,6 +22,7 @@ security invoker
 as $$
 declare
     v_instance trex.instance;
+    v_hint text;
     v_recorded trex.recorded;
 begin
     if trex._is_slug(p_instance_key) is not true then
@@ -30,10 +31,13 @@ begin
     if p_on_lost is null or p_on_lost not in ('raise', 'report') then
         perform trex._raise('TX400', 'on_lost: raise or report');
     end if;
-    perform trex._check_reports(
-        array[p_message_id], array[p_fence], array[p_result], array[p_reason], array[p_delay], array[p_absent],
-        array[p_park], array[p_confirmed_by], array[p_reference], array[p_balance], array[p_version]
+    v_hint := trex._report_hint(
+        p_message_id, p_fence, p_result, p_reason, p_delay, p_absent, p_park, p_confirmed_by, p_reference, p_balance,
+        p_version
     );
+    if v_hint is not null then
+        perform trex._raise('TX400', v_hint);
+    end if;
     perform trex._durable();
     v_instance := trex._enter(p_instance_key);
     select r.* into v_recorded from trex._record(
@@ -42,12 +46,7 @@ begin
         array[p_version], trex._now()
     ) r;
     if p_on_lost = 'raise' then
-        case v_recorded.status
-            when 'not_found' then perform trex._raise('TX404', 'no such message in this instance');
-            when 'claim_lost' then perform trex._raise('TX409', 'stop work on this message and roll back');
-            when 'ended_otherwise' then perform trex._raise('TX410', 'this claim has another end');
-            else null;
-        end case;
+        perform trex._refuse(v_recorded.status);
     end if;
     return v_recorded;
 end

@@ -3,11 +3,11 @@
 -- many were moved out of the way (parked, or behind an earlier row). The rows are locked by the caller.
 create or replace function trex._sift(
     p_instance trex.instance,
-    p_message_ids bigint [],
+    p_message_ids bigint[],
     p_most integer,
     p_now timestamptz,
-    out claimable bigint [],
-    out left_alone bigint [],
+    out claimable bigint[],
+    out left_alone bigint[],
     out moved integer
 )
 language plpgsql

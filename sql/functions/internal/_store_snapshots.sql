@@ -1,7 +1,12 @@
 -- The balance that the ledger reported, newest version per account and currency, in key order after the delivery locks. An older
 -- or repeated answer never replaces a newer one; another balance under the same version is counted for reconciliation.
 create or replace function trex._store_snapshots(
-    p_instance_key text, p_message_ids bigint [], p_fences bigint [], p_balances numeric [], p_versions bigint [],
+    p_instance_key text,
+    p_delivered bigint[],
+    p_message_ids bigint[],
+    p_fences bigint[],
+    p_balances numeric[],
+    p_versions bigint[],
     p_now timestamptz
 )
 returns void
@@ -19,7 +24,7 @@ begin
         from unnest(p_message_ids, p_fences, p_balances, p_versions) u (message_id, fence, balance, version)
         join trex.message m on m.instance_key = p_instance_key and m.message_id = u.message_id
         left join trex.currency c on c.currency = m.currency
-        where m.message_id = any(p_message_ids) and u.version is not null
+        where m.message_id = any(p_delivered) and u.version is not null
         order by m.account collate "C", m.currency collate "C", u.version, m.message_id
     loop
         if not v_row.fits then

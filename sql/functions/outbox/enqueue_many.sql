@@ -2,16 +2,16 @@
 -- what was there already is looked up by a second statement: within one, a row committed meanwhile is invisible.
 create or replace function trex.enqueue_many(
     p_instance_key text,
-    p_topics text [],
-    p_idempotency_keys text [],
-    p_payloads jsonb [],
-    p_accounts text [] default null,
-    p_currencies text [] default null,
-    p_cash_deltas numeric [] default null,
-    p_correlation_ids text [] default null,
-    p_ordering_keys text [] default null,
-    p_effect_policies text [] default null,
-    p_delays interval [] default null,
+    p_topics text[],
+    p_idempotency_keys text[],
+    p_payloads jsonb[],
+    p_accounts text[] default null,
+    p_currencies text[] default null,
+    p_cash_deltas numeric[] default null,
+    p_correlation_ids text[] default null,
+    p_ordering_keys text[] default null,
+    p_effect_policies text[] default null,
+    p_delays interval[] default null,
     p_on_conflict text default 'raise'
 )
 returns setof trex.enqueued
@@ -26,9 +26,9 @@ declare
     v_count integer := cardinality(p_topics);
     v_index bigint;
     v_hint text;
-    v_ids bigint [];
+    v_ids bigint[];
     v_now timestamptz;
-    v_statuses text [];
+    v_statuses text[];
 begin
     if trex._is_slug(p_instance_key) is not true then
         perform trex._raise('TX400', 'instance_key');
@@ -147,17 +147,17 @@ end
 $$;
 
 alter function trex.enqueue_many(
-    text, text [], text [], jsonb [], text [], text [], numeric [], text [], text [], text [], interval [], text
+    text, text[], text[], jsonb[], text[], text[], numeric[], text[], text[], text[], interval[], text
 ) owner to trex_owner;
 revoke all on function trex.enqueue_many(
-    text, text [], text [], jsonb [], text [], text [], numeric [], text [], text [], text [], interval [], text
+    text, text[], text[], jsonb[], text[], text[], numeric[], text[], text[], text[], interval[], text
 ) from public;
 grant execute on function trex.enqueue_many(
-    text, text [], text [], jsonb [], text [], text [], numeric [], text [], text [], text [], interval [], text
+    text, text[], text[], jsonb[], text[], text[], numeric[], text[], text[], text[], interval[], text
 ) to trex_app;
 
 comment on function trex.enqueue_many(
-    text, text [], text [], jsonb [], text [], text [], numeric [], text [], text [], text [], interval [], text
+    text, text[], text[], jsonb[], text[], text[], numeric[], text[], text[], text[], interval[], text
 ) is
 'Writes up to 10000 movements to the outbox, in the caller''s transaction: all of them, or none when one is bad.
 Arguments: those of enqueue as arrays of the same length; an optional array may be null (its default for all)

@@ -8,17 +8,17 @@ create or replace function trex.exchange(
     p_box text default 'outbox',
     p_after bigint default 0,
     p_due_after timestamptz default null,
-    p_message_ids bigint [] default '{}',
-    p_fences bigint [] default '{}',
-    p_results text [] default '{}',
-    p_reasons text [] default null,
-    p_delays interval [] default null,
-    p_absent boolean [] default null,
-    p_park boolean [] default null,
-    p_confirmed_by text [] default null,
-    p_references text [] default null,
-    p_balances numeric [] default null,
-    p_versions bigint [] default null
+    p_message_ids bigint[] default '{}',
+    p_fences bigint[] default '{}',
+    p_results text[] default '{}',
+    p_reasons text[] default null,
+    p_delays interval[] default null,
+    p_absent boolean[] default null,
+    p_park boolean[] default null,
+    p_confirmed_by text[] default null,
+    p_references text[] default null,
+    p_balances numeric[] default null,
+    p_versions bigint[] default null
 )
 returns setof trex.exchanged
 language plpgsql
@@ -91,11 +91,11 @@ begin
 end
 $$;
 
-alter function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint [], bigint [], text [], text [], interval [], boolean [], boolean [], text [], text [], numeric [], bigint []) owner to trex_owner;
-revoke all on function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint [], bigint [], text [], text [], interval [], boolean [], boolean [], text [], text [], numeric [], bigint []) from public;
-grant execute on function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint [], bigint [], text [], text [], interval [], boolean [], boolean [], text [], text [], numeric [], bigint []) to trex_worker;
+alter function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) owner to trex_owner;
+revoke all on function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) from public;
+grant execute on function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) to trex_worker;
 
-comment on function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint [], bigint [], text [], text [], interval [], boolean [], boolean [], text [], text [], numeric [], bigint []) is
+comment on function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) is
 'Records outcomes and claims the next batch: one round trip, one commit.
 Arguments: those of claim (without correlation), then those of record
   p_message_ids, p_fences, p_results: arrays of the same length, at most 1000; each message once; results are

@@ -1,17 +1,17 @@
 -- The batch form: mixed outcomes of many claims, each with its own typed answer; nothing raises because of one row.
 create or replace function trex.record(
     p_instance_key text,
-    p_message_ids bigint [],
-    p_fences bigint [],
-    p_results text [],
-    p_reasons text [] default null,
-    p_delays interval [] default null,
-    p_absent boolean [] default null,
-    p_park boolean [] default null,
-    p_confirmed_by text [] default null,
-    p_references text [] default null,
-    p_balances numeric [] default null,
-    p_versions bigint [] default null
+    p_message_ids bigint[],
+    p_fences bigint[],
+    p_results text[],
+    p_reasons text[] default null,
+    p_delays interval[] default null,
+    p_absent boolean[] default null,
+    p_park boolean[] default null,
+    p_confirmed_by text[] default null,
+    p_references text[] default null,
+    p_balances numeric[] default null,
+    p_versions bigint[] default null
 )
 returns setof trex.recorded
 language plpgsql
@@ -44,11 +44,11 @@ begin
 end
 $$;
 
-alter function trex.record(text, bigint [], bigint [], text [], text [], interval [], boolean [], boolean [], text [], text [], numeric [], bigint []) owner to trex_owner;
-revoke all on function trex.record(text, bigint [], bigint [], text [], text [], interval [], boolean [], boolean [], text [], text [], numeric [], bigint []) from public;
-grant execute on function trex.record(text, bigint [], bigint [], text [], text [], interval [], boolean [], boolean [], text [], text [], numeric [], bigint []) to trex_worker;
+alter function trex.record(text, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) owner to trex_owner;
+revoke all on function trex.record(text, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) from public;
+grant execute on function trex.record(text, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) to trex_worker;
 
-comment on function trex.record(text, bigint [], bigint [], text [], text [], interval [], boolean [], boolean [], text [], text [], numeric [], bigint []) is
+comment on function trex.record(text, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) is
 'Records the outcomes of up to 1000 claims, each only while its fence is the one of the message''s open claim.
 Arguments:
   p_message_ids, p_fences, p_results: arrays of the same length, at most 1000; each message once; results are
