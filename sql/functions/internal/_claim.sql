@@ -21,9 +21,9 @@ declare
     v_key text := p_instance.instance_key;
     v_max integer := p_instance.max_attempts;
     v_epoch bigint;
-    v_ids bigint [];
-    v_more bigint [];
-    v_left bigint [] := '{}';
+    v_ids bigint[];
+    v_more bigint[];
+    v_left bigint[] := '{}';
     v_special boolean;
     v_more_special boolean;
     v_picked integer;
