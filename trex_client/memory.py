@@ -24,6 +24,7 @@ import json
 import re
 import threading
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -31,6 +32,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
 from functools import lru_cache, wraps
+from itertools import pairwise
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
@@ -609,6 +611,11 @@ class MemoryDatabase:
         self._undo: list[tuple[Any, ...]] | None = None
         self._failed = False
 
+    def _now(self) -> datetime:
+        """The only clock, read once by each function."""
+        at = self.now()
+        return at if at.tzinfo is UTC else at.astimezone(UTC)
+
     def restart(self) -> None:
         """As a restarted server: the next claim raises the epoch."""
         with self._lock:
@@ -723,7 +730,7 @@ class MemoryDatabase:
         by."""
         with self._lock:
             self.quarantine_id_seq += 1
-            columns.setdefault("imported_at", self.now())
+            columns.setdefault("imported_at", self._now())
             row = QuarantineRow(self.quarantine_id_seq, source, source_key, **columns)
             self.put(self.quarantine, row.quarantine_id, row)
             return row.quarantine_id
@@ -777,7 +784,7 @@ def _check_on(value: object, name: str) -> None:
     _require(value in ("raise", "report"), name)
 
 
-def _check_operator(actor: object, reason: object) -> None:
+def _check_act(actor: object, reason: object) -> None:
     _require(_is_key(actor), "actor")
     _require(_is_text(reason), "reason")
 
@@ -1012,7 +1019,7 @@ class MemoryKernel:
         """Insert what is new. A key that exists, in the table or earlier in the call, is a
         duplicate or a conflict."""
         db = self.db
-        now = db.now()
+        now = db._now()
         first: dict[str, MessageRow] = {}
         known: list[MessageRow | None] = []
         for number, message in enumerate(messages, 1):
@@ -1070,7 +1077,7 @@ class MemoryKernel:
         self._durable()
         instance = self._enter()
         lease = self._lease(instance, lease)
-        now = self.db.now()
+        now = self.db._now()
         return self._claim(
             instance, worker, limit, lease, box, correlation_id, after, due_after, now
         )
@@ -1110,7 +1117,7 @@ class MemoryKernel:
         epoch = self._epoch()
         claims: list[Claim] = []
         left: set[int] = set()
-        parked = 0
+        moved = 0
         while True:
             want = limit - len(claims)
             if correlation_id is not None:
@@ -1125,18 +1132,19 @@ class MemoryKernel:
                     picked += self._pick_due(box, due_after, want - len(picked), seen, now)
             if not picked:
                 break
-            special = any(
-                row.lease_until is not None
+            special = [
+                row
+                for row in picked
+                if row.lease_until is not None
                 or row.tries >= instance.max_attempts
                 or row.uncertain
                 or row.ordering_key is not None
-                for row in picked
-            )
+            ]
             picked.sort(key=_message_id)
             if special:
-                picked, alone, count = self._sift(instance, picked, 10 * limit - parked, now)
+                picked, alone, count = self._sift(instance, picked, 10 * limit - moved, now)
                 left.update(alone)
-                parked += count
+                moved += count
             for row in picked:
                 db.change(row)
                 db.fence_seq += 1
@@ -1150,7 +1158,7 @@ class MemoryKernel:
             claims += [self._claimed(row) for row in picked]
             # Another round only where rows were set aside and more may stand behind them.
             most = 10 * limit
-            if len(claims) >= limit or not special or parked >= most or len(left) >= most:
+            if len(claims) >= limit or not special or moved >= most or len(left) >= most:
                 break
         if len(claims) < limit and after == 0 and correlation_id is None:
             self._free_heads(box, instance.on_parked == "block", now)
@@ -1167,16 +1175,26 @@ class MemoryKernel:
         )  # fmt: skip
 
     def _pick(
-        self, ids: Iterable[int], most: int, left: set[int], now: datetime
+        self,
+        box: Box,
+        above: tuple[datetime, int],
+        last: tuple[datetime, int],
+        most: int,
+        left: set[int],
+        now: datetime,
     ) -> list[DeliveryRow]:
-        """The first rows that nobody holds and that weren't set aside."""
+        """The first rows in a range of the claim index that nobody holds, but for those left."""
         picked: list[DeliveryRow] = []
-        if most < 1:
+        index = self.db.delivery_claim.get((self._instance_key, box))
+        if most < 1 or not index:
             return picked
         delivery, instance_key = self.db.delivery, self._instance_key
-        for message_id in ids:
-            row = delivery[instance_key, message_id]
-            if (row.lease_until is None or row.lease_until <= now) and message_id not in left:
+        for i in range(bisect_right(index, above), len(index)):
+            entry = index[i]
+            if entry > last:
+                break
+            row = delivery[instance_key, entry[1]]
+            if (row.lease_until is None or row.lease_until <= now) and row.message_id not in left:
                 picked.append(row)
                 if len(picked) == most:
                     break
@@ -1185,35 +1203,31 @@ class MemoryKernel:
     def _pick_ready(
         self, box: Box, after: int, most: int, left: set[int], now: datetime
     ) -> list[DeliveryRow]:
-        index = self.db.delivery_claim.get((self._instance_key, box))
-        if not index:
-            return []
-        start = bisect_right(index, (_READY, after))
-        end = bisect_right(index, (_READY, _LAST_ID), start)
-        return self._pick((index[i][1] for i in range(start, end)), most, left, now)
+        return self._pick(box, (_READY, after), (_READY, _LAST_ID), most, left, now)
 
     def _pick_due(
         self, box: Box, due_after: datetime | None, most: int, left: set[int], now: datetime
     ) -> list[DeliveryRow]:
-        index = self.db.delivery_claim.get((self._instance_key, box))
-        if not index or index[-1][0] is _READY:
-            return []
-        start = bisect_right(index, (due_after or _READY, _LAST_ID))
-        end = bisect_right(index, (now, _LAST_ID))
-        return self._pick((index[i][1] for i in range(start, end)), most, left, now)
+        above = (due_after or _READY, _LAST_ID)
+        return self._pick(box, above, (now, _LAST_ID), most, left, now)
 
     def _pick_correlated(
         self, box: Box, correlation_id: str, most: int, left: set[int], now: datetime
     ) -> list[DeliveryRow]:
-        delivery, instance_key = self.db.delivery, self._instance_key
-        ids = (
-            i
-            for i in self.db.message_correlation.get((instance_key, correlation_id), ())
-            if (row := delivery.get((instance_key, i))) is not None
-            and row.box == box
-            and (row.deferred_until is None or row.deferred_until <= now)
-        )
-        return self._pick(ids, most, left, now)
+        picked: list[DeliveryRow] = []
+        for message_id in self.db.message_correlation.get((self._instance_key, correlation_id), ()):
+            row = self.db.delivery.get((self._instance_key, message_id))
+            if (
+                row is not None
+                and row.box == box
+                and (row.deferred_until is None or row.deferred_until <= now)
+                and (row.lease_until is None or row.lease_until <= now)
+                and message_id not in left
+            ):
+                picked.append(row)
+                if len(picked) == most:
+                    break
+        return picked
 
     def _sift(
         self, instance: InstanceRow, picked: list[DeliveryRow], most: int, now: datetime
@@ -1221,12 +1235,13 @@ class MemoryKernel:
         """What needs a look before it can be claimed: a lease that ended without an outcome, a
         used-up allowance, an uncertain at_most_once message, an ordering key.
 
-        Returns those to claim, the ids to leave alone for now, and how many were parked.
+        Returns those to claim, the ids to leave alone for now, and how many were moved out of the
+        way (parked, or behind an earlier row).
         """
         db = self.db
         claimable: list[DeliveryRow] = []
         left: list[int] = []
-        count = 0
+        moved = 0
         for row in picked:
             policy = db.message[row.instance_key, row.message_id].effect_policy
             expired = row.lease_until is not None
@@ -1242,7 +1257,7 @@ class MemoryKernel:
                 parked = "unknown"
             elif exhausted:
                 parked = "unknown" if uncertain else "dead_letter"
-            if parked is not None and count >= most:
+            if parked is not None and moved >= most:
                 left.append(row.message_id)
                 continue
             if expired:
@@ -1254,7 +1269,7 @@ class MemoryKernel:
                 row.parked = parked
             if parked is not None:
                 db.defer(row, INFINITY)
-                count += 1
+                moved += 1
                 reason = "attempts_exhausted" if exhausted else "operator"
                 self._open_skip(row, parked, "lease_expired" if expired else reason, now)
                 if instance.on_parked == "continue":
@@ -1263,12 +1278,13 @@ class MemoryKernel:
             if row.ordering_key is not None:
                 if self._is_behind(row, instance.on_parked == "block"):
                     db.defer(row, INFINITY)
+                    moved += 1
                     continue
                 if self._is_lane_leased(row, now):
                     left.append(row.message_id)
                     continue
             claimable.append(row)
-        return claimable, left, count
+        return claimable, left, moved
 
     def _lane_ids(self, box: Box, ordering_key: str) -> list[int]:
         return self.db.delivery_lane.get((self._instance_key, box, ordering_key), [])
@@ -1337,7 +1353,7 @@ class MemoryKernel:
         _require(lease is None or _is_duration(lease, _LEAST, _DAY), "lease")
         self._durable()
         lease = self._lease(self._enter(), lease)
-        now = self.db.now()
+        now = self.db._now()
         return [
             self._extend(message_id, fence, now, now + lease)
             for message_id, fence in zip(message_ids, fences, strict=True)
@@ -1368,11 +1384,10 @@ class MemoryKernel:
         _check_on(on_lost, "on_lost")
         self._durable()
         self._enter()
-        now = self.db.now()
+        now = self.db._now()
         row = self._matched(message_id, fence)
         if row is None or row.lease_until is None or row.lease_until <= now:
-            status, state, due_at, _ = self._tell(message_id, fence, None, now)
-            return self._lost(Recorded(message_id, fence, status, state, False, due_at), on_lost)
+            return self._tell_one(message_id, fence, on_lost, now)
         if row.sent_fence == fence:
             return Recorded(message_id, fence, "already_recorded", "leased", False, None)
         self.db.change(row)
@@ -1387,14 +1402,13 @@ class MemoryKernel:
         _require(_is_duration(timeout, _LEAST, timedelta(minutes=10)), "timeout")
         self._durable()
         self._enter()
-        now = self.db.now()
+        now = self.db._now()
         row = self._matched(message_id, fence)
         if row is None:
-            status, state, due_at, _ = self._tell(message_id, fence, None, now)
-            return self._lost(Recorded(message_id, fence, status, state, False, due_at), "raise")
+            return self._tell_one(message_id, fence, "raise", now)
         assert row.lease_until is not None
         late = row.lease_until <= now
-        state = "lease_ended" if late else "leased"
+        state: State = "lease_ended" if late else "leased"
         return Recorded(message_id, fence, "recorded", state, late, None)
 
     def _check_claimed(self, message_id: int, fence: int) -> None:
@@ -1408,14 +1422,21 @@ class MemoryKernel:
         self._durable()
         self._enter()
         db = self.db
+        now = db._now()
         key = (self._instance_key, worker)
-        until = db.now() + duration
         row = db.listener.get(key)
         if row is None:
-            db.put(db.listener, key, ListenerRow(self._instance_key, worker, until))
+            db.put(db.listener, key, ListenerRow(*key, now + duration))
         else:
             db.change(row)
-            row.until = until
+            row.until = now + duration
+        gone = [
+            (k, w)
+            for (k, w), other in db.listener.items()
+            if k == self._instance_key and other.until < now - timedelta(hours=1)
+        ]
+        for other_key in gone[:100]:
+            db.drop(db.listener, other_key)
         digest = hashlib.md5(self._instance_key.encode(), usedforsecurity=False)
         return "trex_" + digest.hexdigest()
 
@@ -1555,7 +1576,7 @@ class MemoryKernel:
     def record(self, reports: Sequence[Report]) -> list[Recorded]:
         _check_reports(reports)
         self._durable()
-        return self._record(self._enter(), reports, self.db.now())
+        return self._record(self._enter(), reports, self.db._now())
 
     @_call
     def exchange(
@@ -1575,7 +1596,7 @@ class MemoryKernel:
         self._durable()
         instance = self._enter()
         lease = self._lease(instance, lease)
-        now = self.db.now()
+        now = self.db._now()
         recorded = self._record(instance, reports, now)
         claims = self._claim(instance, worker, limit, lease, box, None, after, due_after, now)
         return Exchange(recorded, claims)
@@ -1586,7 +1607,7 @@ class MemoryKernel:
         _require(result in RESULTS, "result")
         self._durable()
         self._enter()
-        now = self.db.now()
+        now = self.db._now()
         if (self._instance_key, message_id) not in self.db.message:
             raise NotFound
         if self._matched(message_id, fence) is not None:
@@ -1640,29 +1661,26 @@ class MemoryKernel:
         self.db.put(self.db.stale_report, key, StaleReportRow(*key, now))
         return True
 
-    def _lost(self, recorded: Recorded, on_lost: OnLost) -> Recorded:
+    def _tell_one(self, message_id: int, fence: int, on_lost: OnLost, now: datetime) -> Recorded:
+        """Why mark_sent or hold did nothing: any end of this claim is another one."""
+        status, state, due_at, _ = self._tell(message_id, fence, None, now)
         if on_lost == "raise":
-            if recorded.status == "not_found":
-                raise NotFound
-            if recorded.status == "claim_lost":
-                raise ClaimLost
-            if recorded.status == "ended_otherwise":
-                raise EndedOtherwise
-        return recorded
+            _refuse(status)
+        return Recorded(message_id, fence, status, state, False, due_at)
 
     def _record_one(self, report: Report, on_lost: OnLost) -> Recorded:
         _check_on(on_lost, "on_lost")
         _check_report(report)
         self._durable()
         instance = self._enter()
-        now = self.db.now()
+        now = self.db._now()
         message_id, fence = report.message_id, report.fence
         if on_lost == "raise" and self._matched(message_id, fence) is None:
-            status, state, due_at, given = self._tell(message_id, fence, report.result, now)
+            status, _, _, given = self._tell(message_id, fence, report.result, now)
             if status == "claim_lost" and given and self.db._undo is None:
                 # Outside of a transaction the client keeps the evidence by a call of its own.
                 self._stale(message_id, fence, report.result, now)
-            return self._lost(Recorded(message_id, fence, status, state, False, due_at), on_lost)
+            _refuse(status)
         return self._record(instance, (report,), now)[0]
 
     def _record(
@@ -1862,9 +1880,10 @@ class MemoryKernel:
         box: Box = "outbox",
         include_parked: bool = False,
     ) -> list[Pending]:
-        _check_page(limit, after, box)
+        _check_read(limit, after, box)
+        _require(isinstance(include_parked, bool), "include_parked")
         self._enter()
-        now = self.db.now()
+        now = self.db._now()
         result: list[Pending] = []
         for row in self._deliveries(box, after):
             if row.lease_until is not None and row.lease_until > now:
@@ -1908,7 +1927,7 @@ class MemoryKernel:
     def list_parked(
         self, *, limit: int = 100, after: int = 0, box: Box = "outbox"
     ) -> list[ParkedMessage]:
-        _check_page(limit, after, box)
+        _check_read(limit, after, box)
         self._enter()
         result: list[ParkedMessage] = []
         for row in self._deliveries(box, after):
@@ -1928,7 +1947,7 @@ class MemoryKernel:
     def _parked_why(self, row: DeliveryRow) -> tuple[str, datetime]:
         """Why a message is parked, and since when."""
         skip = self.db.ledger_skip.get((row.instance_key, row.message_id))
-        if skip is not None:
+        if skip is not None and skip.resolved_at is None:
             return skip.reason, skip.opened_at
         outcome = self.db.outcome[row.instance_key, row.message_id, row.fence]
         return outcome.reason, outcome.recorded_at
@@ -1953,9 +1972,9 @@ class MemoryKernel:
             raise NotFound
         key = (self._instance_key, message_id)
         m = db.message.get(key)
-        if m is None or m.box != box:
+        if m is None:
             raise NotFound
-        now = db.now()
+        now = db._now()
         receipt = db.receipt.get(key)
         row = db.delivery.get(key)
         if receipt is not None:
@@ -1979,34 +1998,53 @@ class MemoryKernel:
     def stats(self, *, box: Box = "outbox", cap: int = 100_000) -> InstanceStats:
         _require(box in BOXES, "box")
         _require(_is_integer(cap, 1, 10_000_000), "cap")
-        self._enter()
-        now = self.db.now()
-        counts = dict.fromkeys(
-            ("ready", "due", "deferred", "waiting", "leased", "lease_ended", *get_args(Parked)), 0
-        )
-        oldest_due: datetime | None = None
-        oldest_parked: datetime | None = None
-        blocked: set[str] = set()
-        for row in self._deliveries(box):
-            state: str = _state(row.parked, row.lease_until, row.deferred_until, now)
-            if state == "ready" and row.deferred_until is not None:
-                state = "due"
-                if oldest_due is None or row.deferred_until < oldest_due:
-                    oldest_due = row.deferred_until
-            if row.parked is not None:
-                _, at = self._parked_why(row)
-                if oldest_parked is None or at < oldest_parked:
-                    oldest_parked = at
-                if row.ordering_key is not None:
-                    blocked.add(row.ordering_key)
-            counts[state] += 1
+        instance = self._enter()
+        db = self.db
+        now = db._now()
+        index = db.delivery_claim.get((self._instance_key, box), [])
+        bounds = [
+            0,
+            bisect_right(index, (_READY, _LAST_ID)),
+            bisect_right(index, (now, _LAST_ID)),
+            bisect_left(index, (INFINITY, 0)),
+            len(index),
+        ]
+        # Each range of the claim index is read up to cap rows: ready, due, deferred, the rest.
+        ranges = [
+            [db.delivery[self._instance_key, i] for _, i in index[start:end][:cap]]
+            for start, end in pairwise(bounds)
+        ]
+        ready, due, deferred, rest = ranges
+        free = [row for row in ready if row.lease_until is None]
+        oldest = [row.deferred_until for row in due if row.lease_until is None][:1]
+        if free:
+            oldest.append(db.message[self._instance_key, free[0].message_id].enqueued_at)
+        leases = [row.lease_until for row in ready + due if row.lease_until is not None]
+        parked = [row for row in rest if row.parked is not None]
+        counts = Counter(row.parked for row in parked)
+        blocked = {
+            row.ordering_key
+            for row in parked
+            if row.ordering_key is not None
+            and instance.on_parked == "block"
+            and self._lane_ids(box, row.ordering_key)[0] == row.message_id
+        }
         return InstanceStats(
             box,
-            **{state: min(count, cap) for state, count in counts.items()},
+            ready=len(free),
+            due=sum(row.lease_until is None for row in due),
+            deferred=len(deferred),
+            waiting=len(rest) - len(parked),
+            leased=sum(lease > now for lease in leases),
+            lease_ended=sum(lease <= now for lease in leases),
+            dead_letter=counts["dead_letter"],
+            permanent=counts["permanent"],
+            conflict=counts["conflict"],
+            unknown=counts["unknown"],
             blocked_keys=len(blocked),
-            oldest_due_at=oldest_due,
-            oldest_parked_at=oldest_parked,
-            capped=any(count >= cap for count in counts.values()),
+            oldest_due_at=min(filter(None, oldest), default=None),
+            oldest_parked_at=min((self._parked_why(row)[1] for row in parked), default=None),
+            capped=any(len(rows) == cap for rows in ranges),
         )
 
     @_call
@@ -2055,7 +2093,7 @@ class MemoryKernel:
         wake: bool | None = None,
         payload_max: int | None = None,
     ) -> str:
-        _check_operator(actor, reason)
+        _check_act(actor, reason)
         _require(max_attempts is None or _is_integer(max_attempts, 1, 1000), "max_attempts")
         for name, duration, least, most in (
             ("lease_default", lease_default, _LEAST, _DAY),
@@ -2069,7 +2107,7 @@ class MemoryKernel:
         _require(payload_max is None or _is_integer(payload_max, 2, 16_777_216), "payload_max")
         self._durable()
         db = self.db
-        now = db.now()
+        now = db._now()
         old = db.instance.get(self._instance_key)
         new = copy(old) if old is not None else InstanceRow(
             self._instance_key, False, 12, timedelta(seconds=30), timedelta(minutes=15),
@@ -2102,7 +2140,7 @@ class MemoryKernel:
     @_call
     def bind(self, role_name: str, *, actor: str, reason: str) -> bool:
         _require(_is_role(role_name), "role_name")
-        _check_operator(actor, reason)
+        _check_act(actor, reason)
         self._durable()
         db = self.db
         if self._instance_key not in db.instance:
@@ -2110,7 +2148,7 @@ class MemoryKernel:
         key = (self._instance_key, role_name)
         if key in db.binding:
             return False
-        now = db.now()
+        now = db._now()
         db.put(db.binding, key, BindingRow(*key, now))
         self._audit("bind", None, actor, reason, {"role_name": role_name}, now)
         return True
@@ -2118,14 +2156,14 @@ class MemoryKernel:
     @_call
     def unbind(self, role_name: str, *, actor: str, reason: str) -> bool:
         _require(_is_role(role_name), "role_name")
-        _check_operator(actor, reason)
+        _check_act(actor, reason)
         self._durable()
         db = self.db
         key = (self._instance_key, role_name)
         if key not in db.binding:
             return False
         db.drop(db.binding, key)
-        self._audit("unbind", None, actor, reason, {"role_name": role_name}, db.now())
+        self._audit("unbind", None, actor, reason, {"role_name": role_name}, db._now())
         return True
 
     @_call
@@ -2137,23 +2175,23 @@ class MemoryKernel:
         return self._pause(False, actor, reason)
 
     def _pause(self, paused: bool, actor: str, reason: str) -> bool:
-        _check_operator(actor, reason)
+        _check_act(actor, reason)
         self._durable()
         instance = self._enter()
         if instance.paused == paused:
             return False
         self.db.change(instance)
         instance.paused = paused
-        self._audit("pause" if paused else "resume", None, actor, reason, {}, self.db.now())
+        self._audit("pause" if paused else "resume", None, actor, reason, {}, self.db._now())
         return True
 
     @_call
     def redrive(self, message_ids: Sequence[int], *, actor: str, reason: str) -> list[Operated]:
         _check_ids(message_ids)
-        _check_operator(actor, reason)
+        _check_act(actor, reason)
         self._durable()
         self._enter()
-        now = self.db.now()
+        now = self.db._now()
         return [Operated(i, self._redrive(i, actor, reason, now)) for i in message_ids]
 
     def _redrive(self, message_id: int, actor: str, reason: str, now: datetime) -> str:
@@ -2189,14 +2227,14 @@ class MemoryKernel:
         _require(_is_integer(message_id, 1, _LAST_ID), "message_id")
         _require(resolution in get_args(Resolution), "resolution")
         _require(_is_text(evidence), "evidence")
-        _check_operator(actor, reason)
+        _check_act(actor, reason)
         _require(
             reference is None or (_is_key(reference) and resolution == "delivered"), "reference"
         )
         self._durable()
         instance = self._enter()
         db = self.db
-        now = db.now()
+        now = db._now()
         key = (self._instance_key, message_id)
         if key not in db.message:
             raise NotFound
@@ -2234,10 +2272,10 @@ class MemoryKernel:
     @_call
     def expedite(self, message_ids: Sequence[int], *, actor: str, reason: str) -> list[Operated]:
         _check_ids(message_ids)
-        _check_operator(actor, reason)
+        _check_act(actor, reason)
         self._durable()
         self._enter()
-        now = self.db.now()
+        now = self.db._now()
         return [Operated(i, self._expedite(i, actor, reason, now)) for i in message_ids]
 
     def _expedite(self, message_id: int, actor: str, reason: str, now: datetime) -> str:
@@ -2262,14 +2300,14 @@ class MemoryKernel:
         dry_run: bool = False,
     ) -> Purged:
         _require(_is_duration(older_than, _ZERO, timedelta(days=36525)), "older_than")
-        _check_operator(actor, reason)
+        _check_act(actor, reason)
         _require(_is_integer(limit, 1, 10_000), "limit")
         _require(_is_integer(after, 0, _LAST_ID), "after")
         _require(isinstance(dry_run, bool), "dry_run")
         self._durable()
         self._enter()
         db = self.db
-        now = db.now()
+        now = db._now()
         ids = sorted(
             i for key, i in db.receipt if key == self._instance_key and i > after
         )[:limit]  # fmt: skip
@@ -2288,7 +2326,7 @@ class MemoryKernel:
 
     @_call
     def bump_epoch(self, *, actor: str, reason: str) -> int:
-        _check_operator(actor, reason)
+        _check_act(actor, reason)
         self._durable()
         epoch = self.db.epoch
         self.db.change(epoch)
@@ -2299,7 +2337,7 @@ class MemoryKernel:
             actor,
             reason,
             {"epoch": epoch.epoch},
-            self.db.now(),
+            self.db._now(),
             instance_key=None,
         )
         return epoch.epoch
@@ -2308,7 +2346,7 @@ class MemoryKernel:
     def register_currency(self, currency: str, exponent: int, *, actor: str, reason: str) -> bool:
         _require(_is_currency(currency), "currency")
         _require(_is_integer(exponent, 0, 18), "exponent")
-        _check_operator(actor, reason)
+        _check_act(actor, reason)
         self._durable()
         db = self.db
         old = db.currency.get(currency)
@@ -2317,7 +2355,7 @@ class MemoryKernel:
             return False
         db.put(db.currency, currency, CurrencyRow(currency, exponent))
         detail: dict[str, object] = {"currency": currency, "exponent": exponent}
-        self._audit("register_currency", None, actor, reason, detail, db.now(), instance_key=None)
+        self._audit("register_currency", None, actor, reason, detail, db._now(), instance_key=None)
         return True
 
     @_call
@@ -2334,14 +2372,14 @@ class MemoryKernel:
     ) -> Enqueued:
         _require(_is_integer(quarantine_id, 1, _LAST_ID), "quarantine_id")
         _require(_is_text(evidence), "evidence")
-        _check_operator(actor, reason)
+        _check_act(actor, reason)
         _require(topic is None or _is_slug(topic), "topic")
         _require(idempotency_key is None or _is_key(idempotency_key), "idempotency_key")
         _require(effect_policy in EFFECT_POLICIES, "effect_policy")
         self._durable()
         instance = self._enter()
         db = self.db
-        now = db.now()
+        now = db._now()
         row = db.quarantine.get(quarantine_id)
         if row is None:
             raise NotFound
@@ -2365,10 +2403,20 @@ class MemoryKernel:
         return enqueued
 
 
-def _check_page(limit: object, after: object, box: object) -> None:
+def _check_read(limit: object, after: object, box: object) -> None:
     _require(_is_integer(limit, 1, 10_000), "limit")
     _require(_is_integer(after, 0, _LAST_ID), "after")
     _require(box in BOXES, "box")
+
+
+def _refuse(status: RecordStatus) -> None:
+    """The answers that stop a transaction."""
+    if status == "not_found":
+        raise NotFound
+    if status == "claim_lost":
+        raise ClaimLost
+    if status == "ended_otherwise":
+        raise EndedOtherwise
 
 
 def _due_at(row: DeliveryRow) -> datetime | None:
