@@ -151,7 +151,7 @@ begin
         exit when v_got >= p_limit or not v_special or v_moved >= 10 * p_limit or cardinality(v_left) >= 10 * p_limit;
     end loop;
     if v_got < p_limit and p_after = 0 and p_correlation_id is null then
-        perform trex._free_heads(v_key, p_box, p_instance.on_parked = 'block', p_now);
+        perform trex._free_heads(v_key, p_box, p_instance.on_parked = 'block', p_now, 1000);
     end if;
 end
 $$;

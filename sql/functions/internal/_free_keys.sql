@@ -36,10 +36,10 @@ begin
 end
 $$;
 
--- The safety net of claim when it found nothing to do: the first row of each ordering key must not be waiting. At most 1,000
+-- The safety net of claim when it found nothing to do: the first row of each ordering key must not be waiting. At most p_most
 -- keys a call, by a loose scan of the index.
 create or replace function trex._free_heads(
-    p_instance_key text, p_box text, p_block boolean, p_now timestamptz
+    p_instance_key text, p_box text, p_block boolean, p_now timestamptz, p_most integer
 )
 returns void
 language plpgsql
@@ -51,7 +51,7 @@ declare
     v_id bigint;
     v_due timestamptz;
 begin
-    for v_round in 1..1000 loop
+    for v_round in 1..p_most loop
         select d.ordering_key into v_key
         from trex.delivery d
         where d.instance_key = p_instance_key and d.box = p_box and d.ordering_key > v_key

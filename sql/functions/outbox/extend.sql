@@ -35,6 +35,7 @@ begin
     end if;
     perform trex._check_ids(p_message_ids);
     if p_fences is null or cardinality(p_fences) <> cardinality(p_message_ids)
+        or array_lower(p_fences, 1) <> 1 or array_ndims(p_fences) > 1
         or array_position(p_fences, null) is not null or 1 > any(p_fences)
     then
         perform trex._raise('TX400', 'fences: one for each message, from 1');

@@ -1,0 +1,78 @@
+-- For messages that wait for a time: after a retry, a postponement, or a delay from enqueue.
+create or replace function trex.expedite(
+    p_instance_key text,
+    p_message_ids bigint[],
+    p_actor text,
+    p_reason text
+)
+returns setof trex.operated
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+    v_instance trex.instance;
+    v_now timestamptz;
+    v_row record;
+    v_ids bigint[] := '{}';
+    v_statuses text[] := '{}';
+begin
+    if trex._is_slug(p_instance_key) is not true then
+        perform trex._raise('TX400', 'instance_key');
+    end if;
+    perform trex._check_ids(p_message_ids);
+    perform trex._check_act(p_actor, p_reason);
+    perform trex._durable();
+    v_instance := trex._enter(p_instance_key);
+    perform 1
+    from trex.delivery d
+    where d.instance_key = p_instance_key and d.message_id = any(p_message_ids)
+    order by d.message_id
+    for no key update;
+    v_now := trex._now();
+
+    for v_row in
+        select
+            i.message_id,
+            case
+                when m.message_id is null then 'not_found'
+                when d.message_id is null then 'delivered'
+                when trex._state(d.parked, d.lease_until, d.deferred_until, v_now) = 'deferred' then 'expedited'
+                else 'not_deferred'
+            end as status
+        from unnest(p_message_ids) with ordinality i (message_id, ord)
+        left join trex.message m on m.instance_key = p_instance_key and m.message_id = i.message_id
+        left join trex.delivery d on d.instance_key = p_instance_key and d.message_id = i.message_id
+        order by i.ord
+    loop
+        v_ids := v_ids || v_row.message_id;
+        v_statuses := v_statuses || v_row.status;
+        if v_row.status = 'expedited' then
+            update trex.delivery d set deferred_until = v_now
+            where d.instance_key = p_instance_key and d.message_id = v_row.message_id;
+            perform trex._audit(p_instance_key, 'expedite', v_row.message_id, p_actor, p_reason, '{}', v_now);
+        end if;
+    end loop;
+    if 'expedited' = any(v_statuses) then
+        perform trex._wake(v_instance, v_now);
+    end if;
+    return query select u.message_id, u.status from unnest(v_ids, v_statuses) u (message_id, status);
+end
+$$;
+
+alter function trex.expedite(text, bigint[], text, text) owner to trex_owner;
+revoke all on function trex.expedite(text, bigint[], text, text) from public;
+grant execute on function trex.expedite(text, bigint[], text, text) to trex_operator;
+
+comment on function trex.expedite(text, bigint[], text, text) is
+'Makes deferred messages due now. Their tries stay counted.
+Arguments:
+  p_message_ids: at most 1000, each once; p_actor: a key; p_reason: 1 to 1000 characters
+Returns: one row per message in the order given: status expedited, not_deferred, delivered, not_found
+Errors: TX400; TX503; TX403
+Locks: delivery rows in id order
+Idempotent: yes; a second call answers not_deferred';

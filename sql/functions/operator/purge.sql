@@ -1,0 +1,101 @@
+-- Payloads of delivered outbox messages only, a bounded page at a time: key, digest and receipt stay, so the promises about duplicates
+-- stay as well. The guard of message refuses anything else, this function included.
+create or replace function trex.purge(
+    p_instance_key text,
+    p_older_than interval,
+    p_actor text,
+    p_reason text,
+    p_limit integer default 1000,
+    p_after bigint default 0,
+    p_dry_run boolean default false
+)
+returns trex.purged
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_sort = off
+as $$
+declare
+    v_now timestamptz;
+    v_ids bigint[];
+    v_purged trex.purged;
+begin
+    if trex._is_slug(p_instance_key) is not true then
+        perform trex._raise('TX400', 'instance_key');
+    end if;
+    if trex._is_duration(p_older_than, '0', '876000 hours') is not true then
+        perform trex._raise('TX400', 'older_than: from 0 to 36500 days, without months');
+    end if;
+    perform trex._check_act(p_actor, p_reason);
+    if p_limit is null or p_limit not between 1 and 10000 then
+        perform trex._raise('TX400', 'limit: from 1 to 10000');
+    end if;
+    if p_after is null or p_after < 0 then
+        perform trex._raise('TX400', 'after: from 0');
+    end if;
+    if p_dry_run is null then
+        perform trex._raise('TX400', 'dry_run: true or false');
+    end if;
+    perform trex._durable();
+    perform trex._enter(p_instance_key);
+    v_now := trex._now();
+
+    select
+        count(*), coalesce(max(q.message_id), p_after),
+        array_agg(q.message_id) filter (where q.box = 'outbox' and q.has_payload and r.message_id is not null)
+    into v_purged.examined, v_purged.last_message_id, v_ids
+    from (
+        select m.message_id, m.box, m.payload is not null as has_payload
+        from trex.message m
+        where m.instance_key = p_instance_key and m.message_id > p_after
+        order by m.message_id
+        limit p_limit
+    ) q
+    left join trex.receipt r
+        on r.instance_key = p_instance_key and r.message_id = q.message_id and r.delivered_at <= v_now - p_older_than;
+    v_purged.purged := coalesce(cardinality(v_ids), 0);
+    if not p_dry_run and v_purged.purged > 0 then
+        -- Another purge may have been here meanwhile: only what this one removes is counted.
+        perform 1
+        from trex.message m
+        where m.instance_key = p_instance_key and m.message_id = any(v_ids)
+        order by m.message_id
+        for no key update;
+        update trex.message m set payload = null
+        where m.instance_key = p_instance_key and m.message_id = any(v_ids) and m.payload is not null;
+        get diagnostics v_purged.purged = row_count;
+    end if;
+    if not p_dry_run and v_purged.purged > 0 then
+        perform trex._audit(
+            p_instance_key, 'purge', null, p_actor, p_reason,
+            jsonb_build_object(
+                'after', p_after, 'last_message_id', v_purged.last_message_id, 'purged', v_purged.purged
+            ), v_now
+        );
+    end if;
+    return v_purged;
+end
+$$;
+
+alter function trex.purge(text, interval, text, text, integer, bigint, boolean) owner to trex_owner;
+revoke all on function trex.purge(text, interval, text, text, integer, bigint, boolean) from public;
+grant execute on function trex.purge(text, interval, text, text, integer, bigint, boolean) to trex_operator;
+
+comment on function trex.purge(text, interval, text, text, integer, bigint, boolean) is
+'Removes the payloads of outbox messages that were delivered at least p_older_than ago. Nothing else of them goes.
+Arguments:
+  p_older_than: 0 to 36500 days; p_actor: a key; p_reason: 1 to 1000 characters
+  p_limit: 1 to 10000 messages are examined; p_after: the last_message_id of the call before, 0 = from the start
+  p_dry_run: only count
+Returns: one purged: examined (any message of the instance after p_after), purged, last_message_id; the end is reached when
+  examined is less than p_limit
+Errors: TX400; TX503; TX403
+Locks: the purged messages in id order
+Idempotent: yes';
