@@ -51,7 +51,7 @@ def _sync(
 ) -> Callable[Concatenate[PostgresClient, P], T]:
     @wraps(build)
     def method(self: PostgresClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(build(self._calls, *args, **kwargs))
+        return self.run(build(self._calls, *args, **kwargs))
 
     _show_result(method)
     return method
@@ -62,7 +62,7 @@ def _async(
 ) -> Callable[Concatenate[AsyncPostgresClient, P], Awaitable[T]]:
     @wraps(build)
     async def method(self: AsyncPostgresClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(build(self._calls, *args, **kwargs))
+        return await self.run(build(self._calls, *args, **kwargs))
 
     _show_result(method)
     return method
@@ -176,7 +176,8 @@ class PostgresClient:
     register_currency = _sync(Calls.register_currency)
     adopt = _sync(Calls.adopt)
 
-    def _run(self, call: Call[T]) -> T:
+    def run(self, call: Call[T]) -> T:
+        """Run a call that `Calls` made, and return its result. Every other method is this one."""
         statement = call[0]
         pgconn = self._conn.pgconn
         if statement.own:
@@ -282,7 +283,8 @@ class AsyncPostgresClient:
     register_currency = _async(Calls.register_currency)
     adopt = _async(Calls.adopt)
 
-    async def _run(self, call: Call[T]) -> T:
+    async def run(self, call: Call[T]) -> T:
+        """Run a call that `Calls` made, and return its result. Every other method is this one."""
         statement = call[0]
         pgconn = self._conn.pgconn
         if statement.own:

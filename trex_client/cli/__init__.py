@@ -1,0 +1,71 @@
+"""The command `trex`. One file per group of commands; each command is one call of a SQL
+function.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+
+from trex_client.cli import claims, doctor, importer, instance, operator, outbox, schema
+from trex_client.cli._exit import MEANINGS, ExitCode
+
+# Modules with a function `register(app)`; they import what is heavy inside their commands.
+_GROUPS = (schema, doctor, instance, outbox, importer, claims, operator)
+_MORE = ("demo", "worker", "inbox", "machine", "reconcile", "simulate")
+
+
+def exit_codes_text() -> str:
+    """The table of exit codes, one a line."""
+    return "\n".join(f"  {int(code):3}  {meaning}" for code, meaning in MEANINGS.items())
+
+
+def make_app() -> typer.Typer:
+    """The application with all commands."""
+    app = typer.Typer(
+        name="trex",
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        help="Deliver money movements from PostgreSQL to a ledger: at least once to the outside, at"
+        " most one recorded completion, fenced.\n\n"
+        "The database comes from TREX_DSN, --dsn-file, --service or libpq's own variables (PGHOST,"
+        " PGSERVICE, ...). Results are tables for eyes and NDJSON when piped.\n\n"
+        f"\b\nExit codes:\n{exit_codes_text()}",
+    )
+    for group in _GROUPS:
+        group.register(app)
+    for name in _MORE:
+        if find_spec(f"{__name__}.{name}") is not None:
+            importlib.import_module(f"{__name__}.{name}").register(app)
+    return app
+
+
+def main() -> None:
+    """Run the command line. An error that nobody expected is told by its type and place, never by
+    its text.
+    """
+    try:
+        make_app()()
+    except KeyboardInterrupt:
+        _end("interrupted", ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(int(ExitCode.OK))
+    except Exception as error:  # noqa: BLE001 - the text could carry a secret
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}:{frame.lineno}"
+        _end(f"internal error: {type(error).__name__} at {place}", ExitCode.FAILED)
+
+
+def _end(text: str, code: ExitCode) -> None:
+    typer.echo(f"trex: {text}", err=True)
+    sys.exit(int(code))

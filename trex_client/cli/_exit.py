@@ -1,0 +1,144 @@
+"""Exit codes of all commands, and the one place where an error becomes one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import TYPE_CHECKING, NoReturn
+
+import psycopg
+import typer
+
+from trex_client import errors, migrate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class ExitCode(IntEnum):
+    """What a command's exit code says; the same for every command."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    DENIED = 3
+    NOT_FOUND = 4
+    CLAIM_LOST = 5
+    ENDED_OTHERWISE = 6
+    KEY_REUSED = 7
+    FORBIDDEN = 8
+    UNREACHABLE = 9
+    NOT_PRIMARY = 10
+    SCHEMA = 11
+    DIFFERENCES = 12
+    INTERRUPTED = 130
+
+
+MEANINGS: dict[ExitCode, str] = {
+    ExitCode.OK: "done, or it was done before (already_recorded, duplicate)",
+    ExitCode.FAILED: "an error that is none of the others; its SQLSTATE is on stderr",
+    ExitCode.USAGE: "wrong usage or an invalid argument (TX400); nothing was written",
+    ExitCode.DENIED: "instance unknown or not bound to this role, or no right (TX401, TX403)",
+    ExitCode.NOT_FOUND: "no such message in this instance (TX404)",
+    ExitCode.CLAIM_LOST: "the fence isn't that of the current claim (TX409): stop work on it",
+    ExitCode.ENDED_OTHERWISE: "ended by another outcome, or in another state (TX410)",
+    ExitCode.KEY_REUSED: "the idempotency key exists with other content (TX422)",
+    ExitCode.FORBIDDEN: "not allowed in this state, or only by resolve (TX412, TX423, TX425)",
+    ExitCode.UNREACHABLE: "no connection, a lost one, or a lock in the way: run the same again",
+    ExitCode.NOT_PRIMARY: "the server is a standby or read-only (TX503)",
+    ExitCode.SCHEMA: "the schema is missing, older or newer than this release",
+    ExitCode.DIFFERENCES: "done, but not all of it: differences, rejected rows or failed checks",
+    ExitCode.INTERRUPTED: "interrupted; what was committed stays",
+}
+
+_BY_ERROR: list[tuple[type[Exception], ExitCode]] = [
+    (errors.InvalidArgument, ExitCode.USAGE),
+    (errors.AccessDenied, ExitCode.DENIED),
+    (errors.NoViewer, ExitCode.DENIED),
+    (errors.NotFound, ExitCode.NOT_FOUND),
+    (errors.ClaimLost, ExitCode.CLAIM_LOST),
+    (errors.EndedOtherwise, ExitCode.ENDED_OTHERWISE),
+    (errors.KeyReused, ExitCode.KEY_REUSED),
+    (errors.VersionConflict, ExitCode.FORBIDDEN),
+    (errors.Forbidden, ExitCode.FORBIDDEN),
+    (errors.NeedsResolve, ExitCode.FORBIDDEN),
+    (errors.CommitUnknown, ExitCode.UNREACHABLE),
+    (errors.SerializationFailure, ExitCode.UNREACHABLE),
+    (errors.NotPrimary, ExitCode.NOT_PRIMARY),
+    (migrate.MigrationUnreachable, ExitCode.UNREACHABLE),
+    (migrate.MigrationLocked, ExitCode.UNREACHABLE),
+    (migrate.MissingRight, ExitCode.DENIED),
+    (migrate.SchemaOutdated, ExitCode.SCHEMA),
+    (migrate.UnknownSchema, ExitCode.SCHEMA),
+    (migrate.MigrationError, ExitCode.DIFFERENCES),
+]
+
+_SCHEMA_STATES = {"3F000": "trex migrate", "42P01": "trex migrate", "42883": "trex migrate"}
+
+_BY_STATUS: dict[str, ExitCode] = {
+    "not_found": ExitCode.NOT_FOUND,
+    "claim_lost": ExitCode.CLAIM_LOST,
+    "ended_otherwise": ExitCode.ENDED_OTHERWISE,
+    "not_parked": ExitCode.ENDED_OTHERWISE,
+    "not_deferred": ExitCode.ENDED_OTHERWISE,
+    "delivered": ExitCode.ENDED_OTHERWISE,
+    "conflict": ExitCode.KEY_REUSED,
+    "needs_resolve": ExitCode.FORBIDDEN,
+}
+
+
+def note(text: str) -> None:
+    """Tell the person something, on stderr."""
+    typer.echo(text, err=True)
+
+
+def leave(code: ExitCode, text: str) -> NoReturn:
+    """End the command with a note and a code. `text` is constant but for names and numbers."""
+    note(f"trex: {text}")
+    raise typer.Exit(int(code)) from None
+
+
+def code_of(error: Exception) -> ExitCode:
+    """The exit code for an error of trex."""
+    if isinstance(error, errors.DatabaseError) and error.code == "42501":
+        return ExitCode.DENIED
+    if isinstance(error, errors.DatabaseError) and error.code in _SCHEMA_STATES:
+        return ExitCode.SCHEMA
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.FAILED)
+
+
+def code_of_results(results: list[object]) -> ExitCode:
+    """The code of the first row that wasn't done."""
+    for result in results:
+        code = _BY_STATUS.get(getattr(result, "status", ""))
+        if code is not None:
+            return code
+    return ExitCode.OK
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """End the command with the code that belongs to an error of trex; nothing but our own text is
+    printed.
+    """
+    try:
+        yield
+    except (errors.TrexError, migrate.MigrationError) as error:
+        code = code_of(error)
+        text = str(error)
+        if code == ExitCode.SCHEMA and isinstance(error, errors.DatabaseError):
+            text = "the schema is missing or older than this release: run trex migrate"
+        elif code == ExitCode.DENIED and isinstance(error, errors.DatabaseError):
+            text = "this role lacks a right: see the grants of trex_app, trex_worker and others"
+        leave(code, text)
+    except psycopg.Error as error:
+        leave(
+            code_of(errors.from_sqlstate(error.sqlstate)),
+            str(errors.from_sqlstate(error.sqlstate)),
+        )
+    except BrokenPipeError:
+        # The reader of our output has gone; Python must not try to flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(int(ExitCode.OK)) from None

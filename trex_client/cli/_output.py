@@ -1,0 +1,137 @@
+"""Results as tables for eyes, and as NDJSON when piped or asked for. Data on stdout, notes on
+stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from trex_client.cli._exit import note
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Not for eyes: too long, or other people's data that nobody asked to see on a screen.
+_ONLY_JSON = {"payload_json"}
+
+
+def wants_json(*, asked: bool) -> bool:
+    """NDJSON was asked for, or nobody looks at stdout."""
+    return asked or not sys.stdout.isatty()
+
+
+def show(result: object, *, as_json: bool, title: str = "") -> None:
+    """Print a result: a dataclass, a mapping, or a list of them."""
+    if isinstance(result, list):
+        rows = [as_mapping(row) for row in result]
+        if as_json:
+            for row in rows:
+                line(row)
+        elif rows:
+            _table(rows, title)
+        else:
+            note("nothing")
+    elif as_json:
+        line(as_mapping(result))
+    else:
+        _sheet(as_mapping(result), title)
+
+
+def as_mapping(row: object) -> dict[str, Any]:
+    """Names and values of a dataclass or mapping."""
+    if is_dataclass(row):
+        return {field.name: getattr(row, field.name) for field in fields(row)}
+    assert isinstance(row, dict)  # noqa: S101 - all results are one or the other
+    return row
+
+
+def line(row: Mapping[str, Any]) -> None:
+    """Print one NDJSON line. Money is a string, a time ISO 8601 in UTC, a duration a number of
+    seconds.
+    """
+    parts = []
+    for name, value in row.items():
+        if name == "payload_json":
+            # The canonical text as it is: parsing it would lose digits.
+            parts.append(f'"payload":{value}')
+        else:
+            parts.append(
+                f"{json.dumps(name)}:{json.dumps(value, default=_json, ensure_ascii=False)}"
+            )
+    sys.stdout.write("{" + ",".join(parts) + "}\n")
+
+
+def _json(value: object) -> object:
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    raise TypeError
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S") + f".{value.microsecond // 1000:03d}Z"
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    return str(value)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    names = [
+        name
+        for name in rows[0]
+        if name not in _ONLY_JSON and any(row[name] is not None for row in rows)
+    ]
+    table = Table(title=title or None, title_justify="left")
+    for name in names:
+        numeric = all(_is_number(row[name]) for row in rows if row[name] is not None)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_text(row[name]), style=_style(row[name])) for name in names))
+    Console().print(table)
+
+
+def _sheet(row: Mapping[str, Any], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in row.items():
+        if name not in _ONLY_JSON and value is not None:
+            table.add_row(name, Text(_text(value), style=_style(value)))
+    Console().print(table)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, Decimal)) and not isinstance(value, bool)
+
+
+def _style(value: object) -> str:
+    if value in ("ok", "recorded", "enqueued", "delivered", "redriven", "expedited"):
+        return "green"
+    if value in ("warn", "duplicate", "already_recorded", "unknown", "lease_ended", "deferred"):
+        return "yellow"
+    if value in ("fail", "claim_lost", "ended_otherwise", "conflict", "dead_letter", "permanent"):
+        return "red"
+    return ""
