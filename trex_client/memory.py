@@ -43,6 +43,7 @@ from trex_client.errors import (
     EndedOtherwise,
     Forbidden,
     InvalidArgument,
+    InvariantViolated,
     KeyReused,
     NotFound,
     NotPrimary,
@@ -967,8 +968,8 @@ class MemoryKernel:
 
     def _message(
         self,
-        topic: str,
-        idempotency_key: str,
+        topic: str | None,
+        idempotency_key: str | None,
         payload: Any,
         payload_json: str | None,
         account: str | None,
@@ -982,6 +983,8 @@ class MemoryKernel:
         """The checked arguments as a row that has no id and no time yet."""
         _require(_is_slug(topic), "topic")
         _require(_is_key(idempotency_key), "idempotency_key")
+        assert topic is not None
+        assert idempotency_key is not None
         text = canonical_json(payload, payload_json)
         amount = None
         if account is not None or currency is not None or cash_delta is not None:
@@ -1161,7 +1164,7 @@ class MemoryKernel:
             if len(claims) >= limit or not special or moved >= most or len(left) >= most:
                 break
         if len(claims) < limit and after == 0 and correlation_id is None:
-            self._free_heads(box, instance.on_parked == "block", now)
+            self._free_heads(box, instance.on_parked == "block", now, 1000)
         return claims
 
     def _claimed(self, row: DeliveryRow) -> Claim:
@@ -1322,9 +1325,8 @@ class MemoryKernel:
                     self.db.defer(row, now)
                 return
 
-    def _free_heads(self, box: Box, block: bool, now: datetime) -> None:
-        """The safety net of a claim that found too little: the first message of a key must not
-        wait."""
+    def _free_heads(self, box: Box, block: bool, now: datetime, most: int) -> None:
+        """The safety net: the first message of a key must not wait. At most `most` keys a call."""
         db = self.db
         index = db.delivery_claim.get((self._instance_key, box))
         if not index or index[-1][0] is not INFINITY:
@@ -1334,7 +1336,7 @@ class MemoryKernel:
             for (instance_key, lane_box, key), ids in db.delivery_lane.items()
             if ids and instance_key == self._instance_key and lane_box == box
         )
-        for key in keys[:1000]:
+        for key in keys[:most]:
             for message_id in self._lane_ids(box, key):
                 row = db.delivery[self._instance_key, message_id]
                 if block or row.parked is None:
@@ -2129,12 +2131,26 @@ class MemoryKernel:
         _require(new.backoff_base <= new.backoff_cap, "backoff_base")
         if old == new:
             return "unchanged"
+        opened = old is not None and (old.on_parked, new.on_parked) == ("block", "continue")
         if old is None:
             db.put(db.instance, self._instance_key, new)
         else:
             db.change(old)
             _restore(old, new)
-        self._audit("register_instance", None, actor, reason, {}, now)
+        if opened:
+            self._free_heads("inbox", False, now, _LAST_ID)
+            self._free_heads("outbox", False, now, _LAST_ID)
+        detail: dict[str, object] = {
+            "max_attempts": new.max_attempts,
+            "lease_default": new.lease_default // _MICROSECOND,
+            "lease_max": new.lease_max // _MICROSECOND,
+            "backoff_base": new.backoff_base // _MICROSECOND,
+            "backoff_cap": new.backoff_cap // _MICROSECOND,
+            "on_parked": new.on_parked,
+            "wake": new.wake,
+            "payload_max": new.payload_max,
+        }
+        self._audit("register_instance", None, actor, reason, detail, now)
         return "registered" if old is None else "changed"
 
     @_call
@@ -2159,6 +2175,8 @@ class MemoryKernel:
         _check_act(actor, reason)
         self._durable()
         db = self.db
+        if self._instance_key not in db.instance:
+            raise AccessDenied
         key = (self._instance_key, role_name)
         if key not in db.binding:
             return False
@@ -2203,7 +2221,8 @@ class MemoryKernel:
             return "not_parked"
         if row.parked in ("unknown", "conflict"):
             return "needs_resolve"
-        self._audit("redrive", message_id, actor, reason, {"parked": row.parked}, now)
+        detail: dict[str, object] = {"parked": row.parked, "tries": row.tries}
+        self._audit("redrive", message_id, actor, reason, detail, now)
         self.db.change(row)
         row.parked = None
         row.tries = 0
@@ -2249,6 +2268,7 @@ class MemoryKernel:
         detail: dict[str, object] = {
             "resolution": resolution,
             "evidence": evidence,
+            "reference": reference,
             "parked": row.parked,
         }
         self._audit("resolve", message_id, actor, reason, detail, now)
@@ -2299,7 +2319,7 @@ class MemoryKernel:
         after: int = 0,
         dry_run: bool = False,
     ) -> Purged:
-        _require(_is_duration(older_than, _ZERO, timedelta(days=36525)), "older_than")
+        _require(_is_duration(older_than, _ZERO, timedelta(days=36500)), "older_than")
         _check_act(actor, reason)
         _require(_is_integer(limit, 1, 10_000), "limit")
         _require(_is_integer(after, 0, _LAST_ID), "after")
@@ -2308,27 +2328,32 @@ class MemoryKernel:
         self._enter()
         db = self.db
         now = db._now()
-        ids = sorted(
-            i for key, i in db.receipt if key == self._instance_key and i > after
-        )[:limit]  # fmt: skip
+        ids = [i for key, i in db.message if key == self._instance_key and i > after]
+        page = sorted(ids)[:limit]
+        last = page[-1] if page else after
         purged = 0
-        for message_id in ids:
+        for message_id in page:
             m = db.message[self._instance_key, message_id]
-            delivered_at = db.receipt[self._instance_key, message_id].delivered_at
-            if m.box != "outbox" or m.payload is None or delivered_at > now - older_than:
+            receipt = db.receipt.get((self._instance_key, message_id))
+            if m.box != "outbox" or m.payload is None or receipt is None:
                 continue
-            purged += 1
-            if not dry_run:
-                db.change(m)
-                m.payload = None
-                self._audit("purge", message_id, actor, reason, {}, now)
-        return Purged(len(ids), purged, ids[-1] if ids else after)
+            if receipt.delivered_at <= now - older_than:
+                purged += 1
+                if not dry_run:
+                    db.change(m)
+                    m.payload = None
+        if purged and not dry_run:
+            detail: dict[str, object] = {"after": after, "last_message_id": last, "purged": purged}
+            self._audit("purge", None, actor, reason, detail, now)
+        return Purged(len(page), purged, last)
 
     @_call
     def bump_epoch(self, *, actor: str, reason: str) -> int:
         _check_act(actor, reason)
         self._durable()
         epoch = self.db.epoch
+        if epoch.epoch == 2097151:
+            raise InvariantViolated
         self.db.change(epoch)
         epoch.epoch += 1
         self._audit(
@@ -2351,7 +2376,8 @@ class MemoryKernel:
         db = self.db
         old = db.currency.get(currency)
         if old is not None:
-            _require(old.exponent == exponent, "exponent")
+            if old.exponent != exponent:
+                raise KeyReused  # a currency's exponent is for ever
             return False
         db.put(db.currency, currency, CurrencyRow(currency, exponent))
         detail: dict[str, object] = {"currency": currency, "exponent": exponent}
@@ -2383,17 +2409,19 @@ class MemoryKernel:
         row = db.quarantine.get(quarantine_id)
         if row is None:
             raise NotFound
-        message = self._message(
-            topic or row.topic or "", idempotency_key or row.idempotency_key or "", None,
-            row.payload or "null", row.account, row.currency, row.cash_delta, row.correlation_id,
-            None, effect_policy, None,
-        )  # fmt: skip
-        self._check_payload(instance, [message])
         if row.adopted_message_id is not None:
-            mine = (self._instance_key, row.adopted_message_id) in db.message
-            if not mine:
+            if (self._instance_key, row.adopted_message_id) not in db.message:
                 raise NotFound
             return Enqueued(row.adopted_message_id, "duplicate")
+        message = self._message(
+            row.topic if topic is None else topic,
+            row.idempotency_key if idempotency_key is None else idempotency_key,
+            None, row.payload, row.account, row.currency, row.cash_delta, row.correlation_id, None,
+            effect_policy, None,
+        )  # fmt: skip
+        self._check_payload(instance, [message])
+        if (self._instance_key, "outbox", message.idempotency_key) in db.message_key:
+            raise KeyReused
         enqueued = self._enqueue([message], [None], "raise", uncertain=True)[0]
         db.change(row)
         row.adopted_message_id = enqueued.message_id
