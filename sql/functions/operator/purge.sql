@@ -20,18 +20,18 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
-set enable_sort = off
 as $$
 declare
     v_now timestamptz;
     v_ids bigint[];
+    v_id bigint;
     v_purged trex.purged;
 begin
     if trex._is_slug(p_instance_key) is not true then
         perform trex._raise('TX400', 'instance_key');
     end if;
-    if trex._is_duration(p_older_than, '0', '876000 hours') is not true then
-        perform trex._raise('TX400', 'older_than: from 0 to 36500 days, without months');
+    if trex._is_duration(p_older_than, '0', '876600 hours') is not true then
+        perform trex._raise('TX400', 'older_than: from 0 to 36525 days, without months');
     end if;
     perform trex._check_act(p_actor, p_reason);
     if p_limit is null or p_limit not between 1 and 10000 then
@@ -49,37 +49,35 @@ begin
 
     select
         count(*), coalesce(max(q.message_id), p_after),
-        array_agg(q.message_id) filter (where q.box = 'outbox' and q.has_payload and r.message_id is not null)
+        coalesce(
+            array_agg(m.message_id order by m.message_id)
+                filter (where m.box = 'outbox' and m.payload is not null and q.delivered_at <= v_now - p_older_than),
+            '{}'
+        )
     into v_purged.examined, v_purged.last_message_id, v_ids
     from (
-        select m.message_id, m.box, m.payload is not null as has_payload
-        from trex.message m
-        where m.instance_key = p_instance_key and m.message_id > p_after
-        order by m.message_id
+        select r.message_id, r.delivered_at
+        from trex.receipt r
+        where r.instance_key = p_instance_key and r.message_id > p_after
+        order by r.message_id
         limit p_limit
     ) q
-    left join trex.receipt r
-        on r.instance_key = p_instance_key and r.message_id = q.message_id and r.delivered_at <= v_now - p_older_than;
-    v_purged.purged := coalesce(cardinality(v_ids), 0);
-    if not p_dry_run and v_purged.purged > 0 then
-        -- Another purge may have been here meanwhile: only what this one removes is counted.
-        perform 1
-        from trex.message m
-        where m.instance_key = p_instance_key and m.message_id = any(v_ids)
-        order by m.message_id
-        for no key update;
+    join trex.message m on m.instance_key = p_instance_key and m.message_id = q.message_id;
+    v_purged.purged := cardinality(v_ids);
+    if p_dry_run then
+        return v_purged;
+    end if;
+    -- Another purge may have been here meanwhile: only what this one removes is counted.
+    v_purged.purged := 0;
+    foreach v_id in array v_ids
+    loop
         update trex.message m set payload = null
-        where m.instance_key = p_instance_key and m.message_id = any(v_ids) and m.payload is not null;
-        get diagnostics v_purged.purged = row_count;
-    end if;
-    if not p_dry_run and v_purged.purged > 0 then
-        perform trex._audit(
-            p_instance_key, 'purge', null, p_actor, p_reason,
-            jsonb_build_object(
-                'after', p_after, 'last_message_id', v_purged.last_message_id, 'purged', v_purged.purged
-            ), v_now
-        );
-    end if;
+        where m.instance_key = p_instance_key and m.message_id = v_id and m.payload is not null;
+        if found then
+            v_purged.purged := v_purged.purged + 1;
+            perform trex._audit(p_instance_key, 'purge', v_id, p_actor, p_reason, '{}', v_now);
+        end if;
+    end loop;
     return v_purged;
 end
 $$;
@@ -91,11 +89,11 @@ grant execute on function trex.purge(text, interval, text, text, integer, bigint
 comment on function trex.purge(text, interval, text, text, integer, bigint, boolean) is
 'Removes the payloads of outbox messages that were delivered at least p_older_than ago. Nothing else of them goes.
 Arguments:
-  p_older_than: 0 to 36500 days; p_actor: a key; p_reason: 1 to 1000 characters
-  p_limit: 1 to 10000 messages are examined; p_after: the last_message_id of the call before, 0 = from the start
+  p_older_than: 0 to 36525 days; p_actor: a key; p_reason: 1 to 1000 characters
+  p_limit: 1 to 10000 delivered messages are examined; p_after: the last_message_id of the call before, 0 = from the start
   p_dry_run: only count
-Returns: one purged: examined (any message of the instance after p_after), purged, last_message_id; the end is reached when
-  examined is less than p_limit
+Returns: one purged: examined, purged, last_message_id (p_after when there was none); the end is reached when examined is
+  less than p_limit
 Errors: TX400; TX503; TX403
 Locks: the purged messages in id order
 Idempotent: yes';

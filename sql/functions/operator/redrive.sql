@@ -34,7 +34,7 @@ begin
 
     for v_row in
         select
-            i.message_id, d.parked, d.tries,
+            i.message_id, d.parked,
             case
                 when m.message_id is null then 'not_found'
                 when d.message_id is null then 'delivered'
@@ -55,7 +55,7 @@ begin
             where d.instance_key = p_instance_key and d.message_id = v_row.message_id;
             perform trex._audit(
                 p_instance_key, 'redrive', v_row.message_id, p_actor, p_reason,
-                jsonb_build_object('parked', v_row.parked, 'tries', v_row.tries), v_now
+                jsonb_build_object('parked', v_row.parked), v_now
             );
         end if;
     end loop;

@@ -66,9 +66,7 @@ begin
 
     perform trex._audit(
         p_instance_key, 'resolve', p_message_id, p_actor, p_reason,
-        jsonb_build_object(
-            'resolution', p_resolution, 'evidence', p_evidence, 'reference', p_reference, 'parked', v_row.parked
-        ), v_now
+        jsonb_build_object('resolution', p_resolution, 'evidence', p_evidence, 'parked', v_row.parked), v_now
     );
     if p_resolution = 'resend' then
         update trex.delivery d
