@@ -39,7 +39,7 @@ $$;
 -- The safety net of claim when it found nothing to do: the first row of each ordering key must not be waiting. At most p_most
 -- keys a call, by a loose scan of the index.
 create or replace function trex._free_heads(
-    p_instance_key text, p_box text, p_block boolean, p_now timestamptz, p_most integer
+    p_instance_key text, p_box text, p_block boolean, p_now timestamptz, p_most integer default 1000
 )
 returns void
 language plpgsql

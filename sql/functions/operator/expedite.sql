@@ -18,8 +18,8 @@ declare
     v_instance trex.instance;
     v_now timestamptz;
     v_row record;
-    v_ids bigint[] := '{}';
-    v_statuses text[] := '{}';
+    v_ids bigint[] := array[]::bigint[];
+    v_statuses text[] := array[]::text[];
 begin
     if trex._is_slug(p_instance_key) is not true then
         perform trex._raise('TX400', 'instance_key');
