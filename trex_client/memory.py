@@ -1020,12 +1020,16 @@ class MemoryKernel:
         uncertain: bool = False,
     ) -> list[Enqueued]:
         """Insert what is new. A key that exists, in the table or earlier in the call, is a
-        duplicate or a conflict."""
+        duplicate or a conflict; it uses up an id as well."""
         db = self.db
         now = db._now()
         first: dict[str, MessageRow] = {}
         known: list[MessageRow | None] = []
+        conflict: int | None = None
         for number, message in enumerate(messages, 1):
+            db.message_id_seq += 1
+            message.message_id = db.message_id_seq
+            message.enqueued_at = now
             key = message.idempotency_key
             existing: MessageRow | None = first.get(key)
             if existing is None:
@@ -1034,9 +1038,11 @@ class MemoryKernel:
                     first[key] = message
                 else:
                     existing = db.message[message.instance_key, stored]
-            if existing is not None and on_conflict == "raise" and not _same(existing, message):
-                raise KeyReused(f"movement {number}" if len(messages) > 1 else None)
+            if existing is not None and conflict is None and not _same(existing, message):
+                conflict = number
             known.append(existing)
+        if conflict is not None and on_conflict == "raise":
+            raise KeyReused(f"movement {conflict}" if len(messages) > 1 else None)
         for message in messages:
             if message.ordering_key is not None:
                 lane = (message.instance_key, message.box, message.ordering_key)
@@ -1048,15 +1054,12 @@ class MemoryKernel:
                 status: EnqueueStatus = "duplicate" if _same(existing, message) else "conflict"
                 result.append(Enqueued(existing.message_id, status))
                 continue
-            db.message_id_seq += 1
-            message.message_id = db.message_id_seq
-            message.enqueued_at = now
             db.put_message(message)
-            db.put_delivery(
-                DeliveryRow( message.instance_key, message.message_id, message.box,
-                message.ordering_key, None if delay is None else now + delay, uncertain=uncertain,
-                ),
+            delivery = DeliveryRow(
+                message.instance_key, message.message_id, message.box, message.ordering_key,
+                None if delay is None else now + delay, uncertain=uncertain,
             )  # fmt: skip
+            db.put_delivery(delivery)
             result.append(Enqueued(message.message_id, "enqueued"))
         return result
 
@@ -1113,7 +1116,9 @@ class MemoryKernel:
         due_after: datetime | None,
         now: datetime,
     ) -> list[Claim]:
-        """Rounds of: pick rows, sift those that need a look, take the rest in id order."""
+        """Rounds of: pick rows, take those that need no look, sift the others and take what is left
+        of them. Due rows get half of the first round, ready ones the rest, further rounds belong to
+        due rows first."""
         if instance.paused:
             return []
         db = self.db
@@ -1121,51 +1126,67 @@ class MemoryKernel:
         claims: list[Claim] = []
         left: set[int] = set()
         moved = 0
+        first = True
         while True:
             want = limit - len(claims)
+            held_back = False
             if correlation_id is not None:
-                picked = self._pick_correlated(box, correlation_id, want, left, now)
+                picked = special = self._pick_correlated(box, correlation_id, want, left, now)
             else:
-                share = (want + 1) // 2 if limit > 1 else 1 - db.fence_seq % 2
+                share = want
+                if first:
+                    # One row a call: turns, told by the last fence drawn.
+                    share = (limit + 1) // 2 if limit > 1 else 1 - db.fence_seq % 2
                 picked = self._pick_due(box, due_after, share, left, now)
-                due = len(picked)
-                picked += self._pick_ready(box, after, want - due, left, now)
-                if due >= share and len(picked) < want:
-                    seen = left.union([row.message_id for row in picked])
-                    picked += self._pick_due(box, due_after, want - len(picked), seen, now)
-            if not picked:
-                break
-            special = [
-                row
-                for row in picked
-                if row.lease_until is not None
-                or row.tries >= instance.max_attempts
-                or row.uncertain
-                or row.ordering_key is not None
-            ]
-            picked.sort(key=_message_id)
+                held_back = first and len(picked) == share
+                picked += self._pick_ready(box, after, want - len(picked), left, now)
+                special = [
+                    row
+                    for row in picked
+                    if row.lease_until is not None
+                    or row.tries >= instance.max_attempts
+                    or row.uncertain
+                    or row.ordering_key is not None
+                ]
+                plain = [row for row in picked if row not in special] if special else picked
+                claims += self._take(plain, worker, epoch, now + lease, in_time=True)
             if special:
-                picked, alone, count = self._sift(instance, picked, 10 * limit - moved, now)
+                special.sort(key=_message_id)
+                taken, alone, count = self._sift(instance, special, 10 * limit - moved, now)
                 left.update(alone)
                 moved += count
-            for row in picked:
-                db.change(row)
-                db.fence_seq += 1
-                row.lease_until = now + lease
-                row.worker = worker
-                row.fence = epoch + db.fence_seq
-                row.attempts += 1
-                row.tries += 1
-            if correlation_id is None and len(picked) > 1:
-                picked.sort(key=_due_first)
-            claims += [self._claimed(row) for row in picked]
-            # Another round only where rows were set aside and more may stand behind them.
+                claims += self._take(
+                    taken, worker, epoch, now + lease, in_time=correlation_id is None
+                )
             most = 10 * limit
-            if len(claims) >= limit or not special or moved >= most or len(left) >= most:
+            if len(claims) >= limit or moved >= most or len(left) >= most:
                 break
+            # Another round: due rows that their share kept out, or rows behind some set aside.
+            if not held_back and (not picked or not (moved or left)):
+                break
+            first = False
         if len(claims) < limit and after == 0 and correlation_id is None:
             self._free_heads(box, instance.on_parked == "block", now, 1000)
         return claims
+
+    def _take(
+        self, rows: list[DeliveryRow], worker: str, epoch: int, until: datetime, *, in_time: bool
+    ) -> list[Claim]:
+        """Lease and fence, drawn in id order; the claims in order of time, or of id."""
+        db = self.db
+        if len(rows) > 1:
+            rows = sorted(rows, key=_message_id)
+        for row in rows:
+            db.change(row)
+            db.fence_seq += 1
+            row.lease_until = until
+            row.worker = worker
+            row.fence = epoch + db.fence_seq
+            row.attempts += 1
+            row.tries += 1
+        if in_time and len(rows) > 1:
+            rows.sort(key=_due_first)
+        return [self._claimed(row) for row in rows]
 
     def _claimed(self, row: DeliveryRow) -> Claim:
         m = self.db.message[row.instance_key, row.message_id]
@@ -2221,8 +2242,7 @@ class MemoryKernel:
             return "not_parked"
         if row.parked in ("unknown", "conflict"):
             return "needs_resolve"
-        detail: dict[str, object] = {"parked": row.parked, "tries": row.tries}
-        self._audit("redrive", message_id, actor, reason, detail, now)
+        self._audit("redrive", message_id, actor, reason, {"parked": row.parked}, now)
         self.db.change(row)
         row.parked = None
         row.tries = 0
@@ -2268,7 +2288,6 @@ class MemoryKernel:
         detail: dict[str, object] = {
             "resolution": resolution,
             "evidence": evidence,
-            "reference": reference,
             "parked": row.parked,
         }
         self._audit("resolve", message_id, actor, reason, detail, now)
@@ -2319,7 +2338,7 @@ class MemoryKernel:
         after: int = 0,
         dry_run: bool = False,
     ) -> Purged:
-        _require(_is_duration(older_than, _ZERO, timedelta(days=36500)), "older_than")
+        _require(_is_duration(older_than, _ZERO, timedelta(days=36525)), "older_than")
         _check_act(actor, reason)
         _require(_is_integer(limit, 1, 10_000), "limit")
         _require(_is_integer(after, 0, _LAST_ID), "after")
@@ -2328,24 +2347,20 @@ class MemoryKernel:
         self._enter()
         db = self.db
         now = db._now()
-        ids = [i for key, i in db.message if key == self._instance_key and i > after]
+        ids = [i for key, i in db.receipt if key == self._instance_key and i > after]
         page = sorted(ids)[:limit]
-        last = page[-1] if page else after
         purged = 0
         for message_id in page:
             m = db.message[self._instance_key, message_id]
-            receipt = db.receipt.get((self._instance_key, message_id))
-            if m.box != "outbox" or m.payload is None or receipt is None:
+            delivered_at = db.receipt[self._instance_key, message_id].delivered_at
+            if m.box != "outbox" or m.payload is None or delivered_at > now - older_than:
                 continue
-            if receipt.delivered_at <= now - older_than:
-                purged += 1
-                if not dry_run:
-                    db.change(m)
-                    m.payload = None
-        if purged and not dry_run:
-            detail: dict[str, object] = {"after": after, "last_message_id": last, "purged": purged}
-            self._audit("purge", None, actor, reason, detail, now)
-        return Purged(len(page), purged, last)
+            purged += 1
+            if not dry_run:
+                db.change(m)
+                m.payload = None
+                self._audit("purge", message_id, actor, reason, {}, now)
+        return Purged(len(page), purged, page[-1] if page else after)
 
     @_call
     def bump_epoch(self, *, actor: str, reason: str) -> int:
@@ -2421,6 +2436,7 @@ class MemoryKernel:
         )  # fmt: skip
         self._check_payload(instance, [message])
         if (self._instance_key, "outbox", message.idempotency_key) in db.message_key:
+            db.message_id_seq += 1
             raise KeyReused
         enqueued = self._enqueue([message], [None], "raise", uncertain=True)[0]
         db.change(row)
