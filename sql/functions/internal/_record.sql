@@ -140,13 +140,13 @@ begin
             v_end_due := v_end_due || case
                 when v_settled.parked is not null then 'infinity'
                 when p_results[v_row.ord] = 'released' then p_now
-                when p_results[v_row.ord] = 'postponed' then p_now + p_delays[v_row.ord]
+                when p_results[v_row.ord] = 'postponed' then p_now + trex._span(p_delays[v_row.ord])
                 else p_now + greatest(
                     trex._backoff(
                         v_row.message_id, v_row.attempts, v_row.tries, p_instance.backoff_base,
                         p_instance.backoff_cap
                     ),
-                    p_delays[v_row.ord]
+                    trex._span(p_delays[v_row.ord])
                 )
             end;
             v_end_tries := v_end_tries || v_settled.tries;

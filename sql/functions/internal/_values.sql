@@ -66,6 +66,17 @@ select
     and extract(month from p_value) = 0
 $$;
 
+-- The same duration without days: a day added to a time is 23 or 25 hours long when the session's time zone changes its clocks.
+create or replace function trex._span(p_value interval)
+returns interval
+language sql
+immutable
+parallel safe
+security invoker
+as $$
+select (extract(epoch from p_value) * 1000000)::bigint * interval '1 microsecond'
+$$;
+
 -- An amount fits its currency when rounding to the currency's decimals changes nothing and 38 digits are enough.
 create or replace function trex._is_amount(p_value numeric, p_exponent integer)
 returns boolean

@@ -51,7 +51,7 @@ begin
         count(*), coalesce(max(q.message_id), p_after),
         coalesce(
             array_agg(m.message_id order by m.message_id)
-                filter (where m.box = 'outbox' and m.payload is not null and q.delivered_at <= v_now - p_older_than),
+                filter (where m.box = 'outbox' and m.payload is not null and q.delivered_at <= v_now - trex._span(p_older_than)),
             '{}'
         )
     into v_purged.examined, v_purged.last_message_id, v_ids

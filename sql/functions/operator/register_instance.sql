@@ -19,6 +19,11 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
     v_now timestamptz;
@@ -59,10 +64,10 @@ begin
     select i.* into v_old from trex.instance i where i.instance_key = p_instance_key for no key update;
     v_new := v_old;
     v_new.max_attempts := coalesce(p_max_attempts, v_old.max_attempts);
-    v_new.lease_default := coalesce(p_lease_default, v_old.lease_default);
-    v_new.lease_max := coalesce(p_lease_max, v_old.lease_max);
-    v_new.backoff_base := coalesce(p_backoff_base, v_old.backoff_base);
-    v_new.backoff_cap := coalesce(p_backoff_cap, v_old.backoff_cap);
+    v_new.lease_default := coalesce(trex._span(p_lease_default), v_old.lease_default);
+    v_new.lease_max := coalesce(trex._span(p_lease_max), v_old.lease_max);
+    v_new.backoff_base := coalesce(trex._span(p_backoff_base), v_old.backoff_base);
+    v_new.backoff_cap := coalesce(trex._span(p_backoff_cap), v_old.backoff_cap);
     v_new.on_parked := coalesce(p_on_parked, v_old.on_parked);
     v_new.wake := coalesce(p_wake, v_old.wake);
     v_new.payload_max := coalesce(p_payload_max, v_old.payload_max);

@@ -70,7 +70,7 @@ begin
         returning message_id
     )
     insert into trex.delivery (instance_key, message_id, box, ordering_key, deferred_until)
-    select p_instance_key, m.message_id, 'outbox', p_ordering_key, v_now + p_delay
+    select p_instance_key, m.message_id, 'outbox', p_ordering_key, v_now + trex._span(p_delay)
     from m
     returning message_id, 'enqueued' into v_enqueued;
 

@@ -102,7 +102,7 @@ begin
         returning message_id, ordering_key
     )
     insert into trex.delivery (instance_key, message_id, box, ordering_key, deferred_until)
-    select p_instance_key, m.message_id, 'outbox', m.ordering_key, v_now + i.delay
+    select p_instance_key, m.message_id, 'outbox', m.ordering_key, v_now + trex._span(i.delay)
     from m
     join unnest(v_ids, p_delays) i (message_id, delay) on i.message_id = m.message_id
     order by m.message_id;

@@ -48,7 +48,7 @@ begin
     if p_lease > v_instance.lease_max then
         perform trex._raise('TX400', 'lease: from 100 milliseconds to the lease_max of the instance, without months');
     end if;
-    v_lease := coalesce(p_lease, v_instance.lease_default);
+    v_lease := coalesce(trex._span(p_lease), v_instance.lease_default);
     v_now := trex._now();
 
     select

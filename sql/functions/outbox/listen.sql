@@ -28,7 +28,7 @@ begin
     perform trex._enter(p_instance_key);
     v_now := trex._now();
     insert into trex.listener as l (instance_key, worker, until)
-    values (p_instance_key, p_worker, v_now + p_duration)
+    values (p_instance_key, p_worker, v_now + trex._span(p_duration))
     on conflict (instance_key, worker) do update set until = excluded.until;
     -- Workers that are gone: their names are random, nobody else would take these rows away.
     delete from trex.listener l
