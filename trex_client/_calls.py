@@ -260,10 +260,11 @@ def _column(
     convert: Callable[[str, object], str | None],
     array: Callable[[Sequence[str | None]], str],
 ) -> str | None:
-    """One optional array of a batch; NULL where all elements have the function's own default."""
-    if all(value is default or value == default for value in values):
-        return None
-    return array([convert(name, value) for value in values])
+    """One optional array of a batch. NULL is the function's own default, and all that it accepts
+    where the column isn't for the result that is reported."""
+    texts = [None if value is default else convert(name, value) for value in values]
+    given = [None if text == default else text for text in texts]
+    return None if given.count(None) == len(given) else array(given)
 
 
 # Statements.

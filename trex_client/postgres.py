@@ -32,7 +32,7 @@ from trex_client.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from psycopg.pq.abc import PGconn
 
@@ -44,6 +44,8 @@ _NO_PIPELINE: Final = PipelineStatus.OFF
 # The prepared statement is of an older release of the function, or a pooler has dropped it. Nothing
 # has run.
 _PREPARE_AGAIN: Final = frozenset({"0A000", "26000"})
+# psycopg forgets all prepared statements when it sees a ROLLBACK.
+_FORGET_PREPARED: Final = "begin; rollback"
 
 
 def _sync(
@@ -59,7 +61,7 @@ def _sync(
 
 def _async(
     build: Callable[Concatenate[Calls, P], Call[T]],
-) -> Callable[Concatenate[AsyncPostgresClient, P], Awaitable[T]]:
+) -> Callable[Concatenate[AsyncPostgresClient, P], Coroutine[Any, Any, T]]:
     @wraps(build)
     async def method(self: AsyncPostgresClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.run(build(self._calls, *args, **kwargs))
@@ -99,8 +101,8 @@ def _failure(error: psycopg.Error | UnicodeError, *, lost: bool) -> tuple[TrexEr
 
 
 def _named(hint: str) -> str | None:
-    """The movement's number and the argument's name that a hint of our functions begins with."""
-    match = re.match(r"(movement [0-9]{1,5})?(?:: )?([a-z_]*)", hint)
+    """Which movement or report, and which argument, a hint of our functions begins with."""
+    match = re.match(r"((?:movement|report) [0-9]{1,5})?(?:: )?([a-z_]*)", hint)
     if match is None:
         return None
     known = match[2] if match[2] in ARGUMENTS else None
@@ -188,6 +190,8 @@ class PostgresClient:
             # idle.
             alone = pgconn.transaction_status == _IDLE
             if alone and code in _PREPARE_AGAIN:
+                if self._conn.autocommit:
+                    self._conn.execute(_FORGET_PREPARED)
                 done, code = self._attempt(call)
             elif alone and statement.result and isinstance(done, ClaimLost):
                 self._attempt(stale_report(call))
@@ -295,6 +299,8 @@ class AsyncPostgresClient:
             # idle.
             alone = pgconn.transaction_status == _IDLE
             if alone and code in _PREPARE_AGAIN:
+                if self._conn.autocommit:
+                    await self._conn.execute(_FORGET_PREPARED)
                 done, code = await self._attempt(call)
             elif alone and statement.result and isinstance(done, ClaimLost):
                 await self._attempt(stale_report(call))

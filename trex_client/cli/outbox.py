@@ -43,7 +43,8 @@ def register(app: typer.Typer) -> None:
         "enqueue",
         """
         trex enqueue post order-17 --payload '{"order": 17}'
-        trex enqueue post o-18 --payload-file - --account a-1 --currency USD --cash-delta -12.50 """,
+        trex enqueue post o-18 --payload-file - --account a-1 --currency USD --cash-delta -12.50
+        """,
         panel=PANEL,
     )
     def enqueue(
