@@ -24,6 +24,7 @@ set enable_mergejoin = off
 as $$
 declare
     v_instance trex.instance;
+    v_taken record;
 begin
     if trex._is_slug(p_instance_key) is not true then
         perform trex._raise('TX400', 'instance_key');
@@ -57,10 +58,22 @@ begin
     if p_lease > v_instance.lease_max then
         perform trex._raise('TX400', 'lease: from 100 milliseconds to the lease_max of the instance, without months');
     end if;
-    return query select c.* from trex._claim(
-        v_instance, p_worker, p_limit, coalesce(p_lease, v_instance.lease_default), p_box, p_correlation_id, p_after,
+    v_taken := trex._take(
+        v_instance, p_worker, p_limit, coalesce(trex._span(p_lease), v_instance.lease_default), p_box, p_correlation_id, p_after,
         p_due_after, trex._now()
-    ) c;
+    );
+    return query
+    select
+        u.message_id, u.fence, u.attempts, u.tries, u.lease_until, u.uncertain, m.box, m.topic::text,
+        m.idempotency_key::text, m.correlation_id::text, m.ordering_key::text, m.account::text, m.currency,
+        m.cash_delta, m.payload, m.effect_policy, m.enqueued_at
+    from unnest(
+        v_taken.ids, v_taken.fences, v_taken.attempts, v_taken.tries, v_taken.uncertain, v_taken.deferred,
+        v_taken.leases
+    ) u (message_id, fence, attempts, tries, uncertain, deferred_until, lease_until)
+    join trex.message m on m.instance_key = p_instance_key and m.message_id = u.message_id
+    where m.message_id = any(v_taken.ids)
+    order by case when p_correlation_id is null then u.deferred_until end, u.message_id;
 end
 $$;
 

@@ -34,6 +34,7 @@ set enable_mergejoin = off
 as $$
 declare
     v_instance trex.instance;
+    v_taken record;
     v_now timestamptz;
 begin
     if trex._is_slug(p_instance_key) is not true then
@@ -79,15 +80,22 @@ begin
         v_instance, p_message_ids, p_fences, p_results, p_reasons, p_delays, p_absent, p_park, p_confirmed_by, p_references,
         p_balances, p_versions, v_now
     ) r;
+    v_taken := trex._take(
+        v_instance, p_worker, p_limit, coalesce(trex._span(p_lease), v_instance.lease_default), p_box, null, p_after,
+        p_due_after, v_now
+    );
     return query
     select
-        null::text, null::text, null::boolean, null::timestamptz, c.message_id, c.fence, c.attempt, c.tries, c.lease_until,
-        c.uncertain, c.box, c.topic, c.idempotency_key, c.correlation_id, c.ordering_key, c.account, c.currency,
-        c.cash_delta, c.payload, c.effect_policy, c.enqueued_at
-    from trex._claim(
-        v_instance, p_worker, p_limit, coalesce(p_lease, v_instance.lease_default), p_box, null, p_after, p_due_after,
-        v_now
-    ) c;
+        null::text, null::text, null::boolean, null::timestamptz, u.message_id, u.fence, u.attempts, u.tries, u.lease_until, u.uncertain, m.box, m.topic::text,
+        m.idempotency_key::text, m.correlation_id::text, m.ordering_key::text, m.account::text, m.currency,
+        m.cash_delta, m.payload, m.effect_policy, m.enqueued_at
+    from unnest(
+        v_taken.ids, v_taken.fences, v_taken.attempts, v_taken.tries, v_taken.uncertain, v_taken.deferred,
+        v_taken.leases
+    ) u (message_id, fence, attempts, tries, uncertain, deferred_until, lease_until)
+    join trex.message m on m.instance_key = p_instance_key and m.message_id = u.message_id
+    where m.message_id = any(v_taken.ids)
+    order by u.deferred_until, u.message_id;
 end
 $$;
 
