@@ -912,7 +912,7 @@ class MemoryKernel:
             epoch.postmaster_start = self.db._postmaster_start
         return epoch.epoch << 42
 
-    def _lease(self, instance: InstanceRow, lease: timedelta | None) -> timedelta:
+    def _duration(self, instance: InstanceRow, lease: timedelta | None) -> timedelta:
         if lease is None:
             return instance.lease_default
         _require(lease <= instance.lease_max, "lease")
@@ -1082,7 +1082,7 @@ class MemoryKernel:
         self._alone()
         self._durable()
         instance = self._enter()
-        lease = self._lease(instance, lease)
+        lease = self._duration(instance, lease)
         now = self.db._now()
         return self._claim(
             instance, worker, limit, lease, box, correlation_id, after, due_after, now
@@ -1116,19 +1116,39 @@ class MemoryKernel:
         due_after: datetime | None,
         now: datetime,
     ) -> list[Claim]:
-        """Rounds of: pick rows, take those that need no look, sift the others and take what is left
-        of them. Due rows get half of the first round, ready ones the rest, further rounds belong to
-        due rows first."""
+        """Take, and hand out in order of time; a correlation's in order of id."""
+        rows = self._take(
+            instance, worker, limit, lease, box, correlation_id, after, due_after, now
+        )  # fmt: skip
+        if len(rows) > 1:
+            rows.sort(key=_due_first if correlation_id is None else _message_id)
+        return [self._claimed(row) for row in rows]
+
+    def _take(
+        self,
+        instance: InstanceRow,
+        worker: str,
+        limit: int,
+        lease: timedelta,
+        box: Box,
+        correlation_id: str | None,
+        after: int,
+        due_after: datetime | None,
+        now: datetime,
+    ) -> list[DeliveryRow]:
+        """Rounds of: pick rows, lease those that need no look, sift the others and lease what is
+        left of them. Due rows get half of the first round, ready ones the rest; further rounds
+        belong to due rows first."""
         if instance.paused:
             return []
-        db = self.db
         epoch = self._epoch()
-        claims: list[Claim] = []
+        until = now + lease
+        taken: list[DeliveryRow] = []
         left: set[int] = set()
         moved = 0
         first = True
         while True:
-            want = limit - len(claims)
+            want = limit - len(taken)
             held_back = False
             if correlation_id is not None:
                 picked = special = self._pick_correlated(box, correlation_id, want, left, now)
@@ -1136,7 +1156,7 @@ class MemoryKernel:
                 share = want
                 if first:
                     # One row a call: turns, told by the last fence drawn.
-                    share = (limit + 1) // 2 if limit > 1 else 1 - db.fence_seq % 2
+                    share = (limit + 1) // 2 if limit > 1 else 1 - self.db.fence_seq % 2
                 picked = self._pick_due(box, due_after, share, left, now)
                 held_back = first and len(picked) == share
                 picked += self._pick_ready(box, after, want - len(picked), left, now)
@@ -1149,33 +1169,30 @@ class MemoryKernel:
                     or row.ordering_key is not None
                 ]
                 plain = [row for row in picked if row not in special] if special else picked
-                claims += self._take(plain, worker, epoch, now + lease, in_time=True)
+                taken += self._lease(plain, worker, epoch, until)
             if special:
                 special.sort(key=_message_id)
-                taken, alone, count = self._sift(instance, special, 10 * limit - moved, now)
+                good, alone, count = self._sift(instance, special, 10 * limit - moved, now)
+                taken += self._lease(good, worker, epoch, until)
                 left.update(alone)
                 moved += count
-                claims += self._take(
-                    taken, worker, epoch, now + lease, in_time=correlation_id is None
-                )
-            most = 10 * limit
-            if len(claims) >= limit or moved >= most or len(left) >= most:
+            if len(taken) >= limit or moved >= 10 * limit or len(left) >= 10 * limit:
                 break
             # Another round: due rows that their share kept out, or rows behind some set aside.
             if not held_back and (not picked or not (moved or left)):
                 break
             first = False
-        if len(claims) < limit and after == 0 and correlation_id is None:
+        if len(taken) < limit and after == 0 and correlation_id is None:
             self._free_heads(box, instance.on_parked == "block", now, 1000)
-        return claims
+        return taken
 
-    def _take(
-        self, rows: list[DeliveryRow], worker: str, epoch: int, until: datetime, *, in_time: bool
-    ) -> list[Claim]:
-        """Lease and fence, drawn in id order; the claims in order of time, or of id."""
+    def _lease(
+        self, rows: list[DeliveryRow], worker: str, epoch: int, until: datetime
+    ) -> list[DeliveryRow]:
+        """A lease and a fence for each; fences are drawn in id order."""
         db = self.db
         if len(rows) > 1:
-            rows = sorted(rows, key=_message_id)
+            rows.sort(key=_message_id)
         for row in rows:
             db.change(row)
             db.fence_seq += 1
@@ -1184,9 +1201,7 @@ class MemoryKernel:
             row.fence = epoch + db.fence_seq
             row.attempts += 1
             row.tries += 1
-        if in_time and len(rows) > 1:
-            rows.sort(key=_due_first)
-        return [self._claimed(row) for row in rows]
+        return rows
 
     def _claimed(self, row: DeliveryRow) -> Claim:
         m = self.db.message[row.instance_key, row.message_id]
@@ -1375,7 +1390,7 @@ class MemoryKernel:
         _require(all(_is_integer(f, 1, _LAST_ID) for f in fences), "fences")
         _require(lease is None or _is_duration(lease, _LEAST, _DAY), "lease")
         self._durable()
-        lease = self._lease(self._enter(), lease)
+        lease = self._duration(self._enter(), lease)
         now = self.db._now()
         return [
             self._extend(message_id, fence, now, now + lease)
@@ -1618,7 +1633,7 @@ class MemoryKernel:
         self._alone()
         self._durable()
         instance = self._enter()
-        lease = self._lease(instance, lease)
+        lease = self._duration(instance, lease)
         now = self.db._now()
         recorded = self._record(instance, reports, now)
         claims = self._claim(instance, worker, limit, lease, box, None, after, due_after, now)
