@@ -31,7 +31,7 @@ declare
     v_due_after timestamptz := coalesce(p_due_after, '-infinity');
     v_due_share integer;
     v_due integer;
-    v_all integer;
+    v_set_aside boolean;
     v_ids bigint[];
     v_fences bigint[];
     v_attempts integer[];
@@ -49,6 +49,12 @@ begin
         return;
     end if;
     v_epoch := trex._epoch();
+    if p_limit > 1 then
+        v_due_share := (p_limit + 1) / 2;
+    else
+        -- One row a call: due and ready take turns, told by the last fence drawn.
+        select case when s.is_called then 1 - s.last_value % 2 else 1 end into v_due_share from trex.fence_seq s;
+    end if;
     loop
         if p_correlation_id is not null then
             v_special := array(
@@ -68,7 +74,13 @@ begin
                 ) q
             );
             v_due := 0;
-            v_all := cardinality(v_special);
+            v_ids := null;
+            v_fences := null;
+            v_attempts := null;
+            v_tries := null;
+            v_uncertain := null;
+            v_deferred := null;
+            v_leases := null;
         else
             with due as materialized (
                 select
@@ -80,14 +92,7 @@ begin
                     and (d.lease_until is null or d.lease_until <= p_now)
                     and d.message_id <> all(v_left)
                 order by d.deferred_until, d.message_id
-                -- One row a call: turns, told by the last fence drawn.
-                limit coalesce(
-                    v_due_share,
-                    case
-                        when p_limit > 1 then (p_limit + 1) / 2
-                        else (select case when s.is_called then 1 - s.last_value % 2 else 1 end from trex.fence_seq s)
-                    end
-                )
+                limit v_due_share
                 for no key update skip locked
             ),
             ready as materialized (
@@ -121,23 +126,18 @@ begin
                 array_agg(t.message_id), array_agg(t.fence), array_agg(t.attempts), array_agg(t.tries),
                 array_agg(t.uncertain), array_agg(t.deferred_until), array_agg(t.lease_until),
                 array(select p.message_id from picked p where p.special),
-                (select count(*) from due), (select count(*) from picked)
+                (select count(*) from due)
             into
-                v_ids, v_fences, v_attempts, v_tries, v_uncertain, v_deferred, v_leases, v_special, v_due, v_all
+                v_ids, v_fences, v_attempts, v_tries, v_uncertain, v_deferred, v_leases, v_special, v_due
             from taken t;
-            ids := ids || v_ids;
-            fences := fences || v_fences;
-            attempts := attempts || v_attempts;
-            tries := tries || v_tries;
-            uncertain := uncertain || v_uncertain;
-            deferred := deferred || v_deferred;
-            leases := leases || v_leases;
         end if;
 
+        v_set_aside := false;
         if v_special <> '{}' then
             v_sifted := trex._sift(p_instance, v_special, 10 * p_limit - v_moved, p_now);
             v_left := v_left || v_sifted.left_alone;
             v_moved := v_moved + v_sifted.moved;
+            v_set_aside := v_sifted.moved > 0 or v_sifted.left_alone <> '{}';
             v_special := v_sifted.claimable;
             with taken as (
                 update trex.delivery d
@@ -148,17 +148,25 @@ begin
                     d.message_id, d.fence, d.attempts, d.tries, d.uncertain, d.deferred_until, d.lease_until
             )
             select
-                ids || array_agg(t.message_id), fences || array_agg(t.fence), attempts || array_agg(t.attempts),
-                tries || array_agg(t.tries), uncertain || array_agg(t.uncertain),
-                deferred || array_agg(t.deferred_until), leases || array_agg(t.lease_until)
-            into ids, fences, attempts, tries, uncertain, deferred, leases
+                v_ids || array_agg(t.message_id), v_fences || array_agg(t.fence),
+                v_attempts || array_agg(t.attempts), v_tries || array_agg(t.tries),
+                v_uncertain || array_agg(t.uncertain), v_deferred || array_agg(t.deferred_until),
+                v_leases || array_agg(t.lease_until)
+            into v_ids, v_fences, v_attempts, v_tries, v_uncertain, v_deferred, v_leases
             from taken t;
         end if;
+        ids := ids || v_ids;
+        fences := fences || v_fences;
+        attempts := attempts || v_attempts;
+        tries := tries || v_tries;
+        uncertain := uncertain || v_uncertain;
+        deferred := deferred || v_deferred;
+        leases := leases || v_leases;
         v_got := coalesce(cardinality(ids), 0);
 
         -- Another round: due rows that their share kept out, or rows that stood behind some set aside.
-        exit when v_got >= p_limit or v_all = 0 or v_moved >= 10 * p_limit or cardinality(v_left) >= 10 * p_limit;
-        exit when v_moved = 0 and v_left = '{}' and (v_due = 0 or v_due_share is not null);
+        exit when v_got >= p_limit or v_moved >= 10 * p_limit or cardinality(v_left) >= 10 * p_limit;
+        exit when not v_set_aside and (v_due < v_due_share or p_correlation_id is not null);
         v_due_share := p_limit - v_got;
     end loop;
     if v_got < p_limit and p_after = 0 and p_correlation_id is null then
