@@ -13,7 +13,8 @@ runs, and a mock for users:
         shop.enqueue("payout", "order-1", {"n": 1})
 
 Thread-safe: one call at a time, and a transaction holds the database until it ends. It can't show
-privileges, plans, locks, or what others see of a transaction that is still open.
+privileges (which role may call which function), plans, row locks, what others see of a transaction
+that is still open, isolation levels, or notifications; `hold` sets no timeout.
 """
 
 # ruff: noqa: S101 - assert narrows a type
@@ -383,7 +384,7 @@ class MessageRow:
     enqueued_at: datetime
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class DeliveryRow:
     instance_key: str
     message_id: int
@@ -1146,42 +1147,43 @@ class MemoryKernel:
         taken: list[DeliveryRow] = []
         left: set[int] = set()
         moved = 0
-        first = True
+        # One row a call: due and ready take turns, told by the last fence drawn.
+        share = (limit + 1) // 2 if limit > 1 else 1 - self.db.fence_seq % 2
         while True:
             want = limit - len(taken)
-            held_back = False
+            due = 0
             if correlation_id is not None:
-                picked = special = self._pick_correlated(box, correlation_id, want, left, now)
+                special = self._pick_correlated(box, correlation_id, want, left, now)
             else:
-                share = want
-                if first:
-                    # One row a call: turns, told by the last fence drawn.
-                    share = (limit + 1) // 2 if limit > 1 else 1 - self.db.fence_seq % 2
                 picked = self._pick_due(box, due_after, share, left, now)
-                held_back = first and len(picked) == share
-                picked += self._pick_ready(box, after, want - len(picked), left, now)
-                special = [
-                    row
-                    for row in picked
-                    if row.lease_until is not None
-                    or row.tries >= instance.max_attempts
-                    or row.uncertain
-                    or row.ordering_key is not None
-                ]
-                plain = [row for row in picked if row not in special] if special else picked
+                due = len(picked)
+                picked += self._pick_ready(box, after, want - due, left, now)
+                plain, special = [], []
+                for row in picked:
+                    if (
+                        row.lease_until is not None
+                        or row.tries >= instance.max_attempts
+                        or row.uncertain
+                        or row.ordering_key is not None
+                    ):
+                        special.append(row)
+                    else:
+                        plain.append(row)
                 taken += self._lease(plain, worker, epoch, until)
+            set_aside = False
             if special:
                 special.sort(key=_message_id)
                 good, alone, count = self._sift(instance, special, 10 * limit - moved, now)
                 taken += self._lease(good, worker, epoch, until)
                 left.update(alone)
                 moved += count
+                set_aside = count > 0 or len(alone) > 0
             if len(taken) >= limit or moved >= 10 * limit or len(left) >= 10 * limit:
                 break
             # Another round: due rows that their share kept out, or rows behind some set aside.
-            if not held_back and (not picked or not (moved or left)):
+            if not set_aside and (due < share or correlation_id is not None):
                 break
-            first = False
+            share = limit - len(taken)
         if len(taken) < limit and after == 0 and correlation_id is None:
             self._free_heads(box, instance.on_parked == "block", now, 1000)
         return taken
