@@ -110,6 +110,15 @@ class Worker:
         return self._leave_at is not None
 
     @property
+    def connected(self) -> bool:
+        """Whether the last call to the database was answered."""
+        return self._pump_link.up
+
+    def clock(self) -> float:
+        """Return the time of `last_round`'s clock."""
+        return self._now()
+
+    @property
     def in_flight(self) -> int:
         """Claims held."""
         return len(self._held)
@@ -582,9 +591,19 @@ class Worker:
         await session.conn.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
         self._wake()
         renew_at = self._now() + _LISTEN.total_seconds() / 2
-        while self._idle.is_set() and self._now() < renew_at:
-            async for _ in session.conn.notifies(timeout=1.0, stop_after=1):
-                self._wake()
+        loop, heard = asyncio.get_running_loop(), asyncio.Event()
+        descriptor = session.conn.fileno()
+        loop.add_reader(descriptor, heard.set)
+        try:
+            while self._idle.is_set() and self._now() < renew_at:
+                if await self._runtime.wait(heard, 1.0):
+                    heard.clear()
+                    session.conn.pgconn.consume_input()
+                    while session.conn.pgconn.notifies() is not None:
+                        pass
+                    self._wake()
+        finally:
+            loop.remove_reader(descriptor)
         if not self._idle.is_set():
             await session.kernel.unlisten(worker)
 

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class Exit(IntEnum):
-    """Why a worker ended; the exit code of its process."""
+    """Why a worker ended; the exit code of its process, in line with all commands' codes."""
 
     OK = 0  # drained, or the run is complete
+    INTERNAL = 1  # a bug
     USAGE = 2  # missing instance key, bad setting; nothing was connected
     ACCESS_DENIED = 3  # instance unknown or not bound to this role
-    SCHEMA = 4  # this release doesn't know the database's schema
-    INVARIANT = 5  # TX901 or TX902: page somebody, don't restart
-    LEFT_IN_FLIGHT = 6  # the drain deadline passed; calls under way are left to their leases
-    INTERRUPTED = 7  # second signal
-    UNREACHABLE = 8  # the database didn't answer in time (daemons keep trying, runs don't)
-    INCOMPLETE = 9  # a run ended, and some of its messages are not delivered
-    EMPTY = 10  # targeted processing found nothing that can be claimed now
-    INTERNAL = 70  # a bug
+    EMPTY = 4  # targeted processing found nothing that can be claimed now
+    UNREACHABLE = 9  # the database didn't answer in time (daemons keep trying, runs don't)
+    SCHEMA = 11  # this release doesn't know the database's schema
+    INCOMPLETE = 12  # a run ended, and some of its messages are not delivered
+    LEFT_IN_FLIGHT = 13  # the drain deadline passed; calls under way are left to their leases
+    INVARIANT = 14  # TX901 or TX902: page somebody, don't restart
+    INTERRUPTED = 130  # second signal
 
 
 @dataclass(frozen=True, slots=True)
