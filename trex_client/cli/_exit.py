@@ -138,6 +138,8 @@ def exit_codes() -> Iterator[None]:
             code_of(errors.from_sqlstate(error.sqlstate)),
             str(errors.from_sqlstate(error.sqlstate)),
         )
+    except KeyboardInterrupt:
+        leave(ExitCode.INTERRUPTED, "interrupted")
     except BrokenPipeError:
         # The reader of our output has gone; Python must not try to flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

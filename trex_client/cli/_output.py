@@ -16,8 +16,16 @@ from trex_client.cli._exit import note
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Not for eyes: too long, or other people's data that nobody asked to see on a screen.
-_ONLY_JSON = {"payload_json"}
+# What a table leaves out, by what is listed: too wide, or data that nobody asked to see.
+_ONLY_JSON: dict[str, frozenset[str]] = {
+    "Claim": frozenset({
+        "payload_json", "attempt", "tries", "correlation_id", "ordering_key", "effect_policy",
+        "enqueued_at",
+    }),
+    "Pending": frozenset({"topic", "correlation_id", "ordering_key", "tries", "enqueued_at"}),
+    "ParkedMessage": frozenset({"topic", "correlation_id", "ordering_key", "enqueued_at"}),
+}  # fmt: skip
+_WIDEST = 56
 
 
 def wants_json(*, asked: bool) -> bool:
@@ -28,12 +36,13 @@ def wants_json(*, asked: bool) -> bool:
 def show(result: object, *, as_json: bool, title: str = "") -> None:
     """Print a result: a dataclass, a mapping, or a list of them."""
     if isinstance(result, list):
-        rows = [as_mapping(row) for row in result]
         if as_json:
-            for row in rows:
-                line(row)
-        elif rows:
-            _table(rows, title)
+            for row in result:
+                line(as_mapping(row))
+        elif result:
+            left_out = _ONLY_JSON.get(type(result[0]).__name__, frozenset())
+            rows = [as_mapping(row) for row in result]
+            _table([{n: v for n, v in row.items() if n not in left_out} for row in rows], title)
         else:
             note("nothing")
     elif as_json:
@@ -84,7 +93,7 @@ def _text(value: object) -> str:
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S") + f".{value.microsecond // 1000:03d}Z"
+        return value.strftime("%Y-%m-%d %H:%M:%SZ")
     if isinstance(value, list):
         return ", ".join(str(item) for item in value)
     return str(value)
@@ -92,21 +101,32 @@ def _text(value: object) -> str:
 
 def _table(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
-    names = [
-        name
-        for name in rows[0]
-        if name not in _ONLY_JSON and any(row[name] is not None for row in rows)
-    ]
+    names = [name for name in rows[0] if _worth_a_column([row[name] for row in rows])]
     table = Table(title=title or None, title_justify="left")
     for name in names:
         numeric = all(_is_number(row[name]) for row in rows if row[name] is not None)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        widest = max(len(name), *(len(_text(row[name])) for row in rows))
+        table.add_column(
+            name,
+            justify="right" if numeric else "left",
+            overflow="fold",
+            width=widest if numeric else min(widest, _WIDEST),
+        )
     for row in rows:
         table.add_row(*(Text(_text(row[name]), style=_style(row[name])) for name in names))
-    Console().print(table)
+    console = Console()
+    # Rather longer lines than the terminal's than columns too narrow to read.
+    natural = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+    Console(width=max(console.width, natural)).print(table)
+
+
+def _worth_a_column(values: Sequence[object]) -> bool:
+    """Not what is the same everywhere and goes without saying."""
+    return any(_is_number(value) or value not in (None, False, "outbox") for value in values)
 
 
 def _sheet(row: Mapping[str, Any], title: str) -> None:
@@ -115,10 +135,10 @@ def _sheet(row: Mapping[str, Any], title: str) -> None:
     from rich.text import Text
 
     table = Table(title=title or None, title_justify="left", show_header=False)
-    table.add_column(style="bold")
+    table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in row.items():
-        if name not in _ONLY_JSON and value is not None:
+        if value is not None:
             table.add_row(name, Text(_text(value), style=_style(value)))
     Console().print(table)
 

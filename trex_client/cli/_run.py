@@ -11,12 +11,12 @@ import psycopg
 import typer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from trex_client import migrate
 from trex_client._calls import Call, Calls, check_instance_key, render
 from trex_client.cli import _types
-from trex_client.cli._exit import ExitCode, code_of_results, exit_codes, leave
+from trex_client.cli._exit import ExitCode, code_of_results, exit_codes, leave, note
 from trex_client.cli._output import show, wants_json
 from trex_client.errors import InvalidArgument
-from trex_client.migrate import require_known_schema
 from trex_client.model import Exchange
 from trex_client.postgres import PostgresClient
 
@@ -71,6 +71,21 @@ def connect(dsn: str) -> Iterator[psycopg.Connection[Any]]:
         yield conn
 
 
+def check_schema(conn: psycopg.Connection[Any]) -> None:
+    """Refuse a schema of another release. Other functions on the same tables are worth a note only:
+    an operator must be able to act while releases are rolled out."""
+    try:
+        state = migrate.schema_state(conn)
+    except psycopg.errors.InsufficientPrivilege:
+        return
+    if state.unknown:
+        raise migrate.UnknownSchema(*state.unknown, advice="upgrade trex")
+    if state.pending:
+        raise migrate.SchemaOutdated(*state.pending, advice="run trex migrate")
+    if state.replay_needed:
+        note("trex: the functions in the database are of another release; see trex doctor")
+
+
 def instance_key(value: str) -> str:
     """The key, refused before anything connects."""
     key = None
@@ -91,8 +106,7 @@ def run_call(call: Call[Any], key: str, dsn: str, *, as_json: bool, print_sql: b
         typer.echo(render(call))
         return
     with connect(dsn) as conn:
-        with suppress(psycopg.errors.InsufficientPrivilege):
-            require_known_schema(conn)
+        check_schema(conn)
         result = PostgresClient(conn, key).run(call)
     statement = call[0]
     rows: list[object]

@@ -75,7 +75,7 @@ DueAfter: TypeAlias = Annotated[
     typer.Option("--due-after", parser=parse_time, metavar="TIME", help="Hint of a worker's loop."),
 ]
 BoxOption: TypeAlias = Annotated[
-    Literal["outbox", "inbox"], typer.Option("--box", help="Which box.")
+    Literal["outbox", "inbox"], typer.Option("--box", metavar="outbox|inbox", help="Which box.")
 ]
 Lease: TypeAlias = Annotated[
     timedelta | None,
@@ -102,8 +102,12 @@ Reference: TypeAlias = Annotated[
     str | None, typer.Option("--reference", help="The ledger's own reference.")
 ]
 Confirmed: TypeAlias = Annotated[
-    Literal["answer", "lookup", "same_key", "handler", "operator"],
-    typer.Option("--confirmed-by", help="How the delivery was confirmed."),
+    Literal["answer", "lookup", "same_key", "handler"],
+    typer.Option(
+        "--confirmed-by",
+        metavar="answer|lookup|same_key|handler",
+        help="How the delivery was confirmed.",
+    ),
 ]
 Balance: TypeAlias = Annotated[
     Decimal | None,
@@ -123,7 +127,11 @@ Evidence: TypeAlias = Annotated[
 ]
 Policy: TypeAlias = Annotated[
     Literal["idempotent", "lookup", "at_most_once"],
-    typer.Option("--effect-policy", help="What the receiver is known to do with a repetition."),
+    typer.Option(
+        "--effect-policy",
+        metavar="idempotent|lookup|at_most_once",
+        help="What the receiver is known to do with a repetition.",
+    ),
 ]
 InputFile: TypeAlias = Annotated[
     Path, typer.Argument(help="File to read; - is stdin.", show_default=False)

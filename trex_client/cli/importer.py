@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
@@ -21,7 +22,7 @@ import typer
 from trex_client._calls import Calls, encode_json, render
 from trex_client.cli._exit import ExitCode, exit_codes, note
 from trex_client.cli._output import show, wants_json
-from trex_client.cli._run import connect, conninfo, help_text, instance_key
+from trex_client.cli._run import check_schema, connect, conninfo, help_text, instance_key
 from trex_client.cli._types import (
     DsnFile,
     InputFile,
@@ -32,7 +33,6 @@ from trex_client.cli._types import (
     parse_duration,
 )
 from trex_client.errors import InvalidArgument
-from trex_client.migrate import require_known_schema
 from trex_client.model import Movement
 from trex_client.postgres import PostgresClient
 
@@ -244,8 +244,11 @@ def _opened(path: Path) -> Iterator[tuple[IO[str], int | None]]:
     """
     options: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
     if str(path) == "-":
-        with open(sys.stdin.fileno(), closefd=False, **options) as stream:
-            yield stream, None
+        stdin = TextIOWrapper(sys.stdin.buffer, **options)
+        try:
+            yield stdin, None
+        finally:
+            stdin.detach()
         return
     try:
         stream = path.open(**options)
@@ -288,7 +291,9 @@ def register(app: typer.Typer) -> None:
         ] = None,
         kind: Annotated[
             Literal["csv", "ndjson"] | None,
-            typer.Option("--format", help="Default: csv for *.csv, else ndjson."),
+            typer.Option(
+                "--format", metavar="csv|ndjson", help="Default: csv for *.csv, else ndjson."
+            ),
         ] = None,
         batch: Annotated[
             int, typer.Option("--batch", min=1, max=10_000, help="Rows in one transaction.")
@@ -314,7 +319,7 @@ def register(app: typer.Typer) -> None:
                     reject.open("w", encoding="utf-8") if reject else nullcontext() as refused,
                     _progress(size) as progress,
                 ):
-                    require_known_schema(conn)
+                    check_schema(conn)
                     job = Import(PostgresClient(conn, key), refused)
                     try:
                         while chunk := list(islice(rows, batch)):

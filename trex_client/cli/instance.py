@@ -54,7 +54,11 @@ def register(app: typer.Typer) -> None:
         ] = None,
         on_parked: Annotated[
             Literal["block", "continue"] | None,
-            typer.Option("--on-parked", help="What an ordering key does behind a parked message."),
+            typer.Option(
+                "--on-parked",
+                metavar="block|continue",
+                help="What an ordering key does behind a parked message.",
+            ),
         ] = None,
         wake: Annotated[
             bool | None, typer.Option("--wake/--no-wake", help="Notify idle workers.")

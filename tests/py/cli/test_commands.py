@@ -1,0 +1,409 @@
+"""Every command on real PostgreSQL: what it prints and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from tests.py.cli.conftest import PROGRAM, Trex, clean_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.databases import Database
+
+    Enqueue = Callable[..., int]
+
+WHY = ("--reason", "because")
+
+
+def claim(trex: Trex) -> tuple[str, str]:
+    row = trex("claim", "--worker", "w1").row
+    return str(row["message_id"]), str(row["fence"])
+
+
+def test_a_message_from_enqueue_to_receipt(trex: Trex) -> None:
+    money = ("--account", "a-1", "--currency", "USD", "--cash-delta", "-12.5")
+    done = trex("enqueue", "post", "k1", "--payload", '{"n": 1.50}', *money)
+    assert (done.code, done.row["status"]) == (0, "enqueued")
+    assert trex("enqueue", "post", "k1", "--payload", '{"n": 1.50}', *money).row["status"] == (
+        "duplicate"
+    )
+    (pending,) = trex("pending").rows
+    assert pending["cash_delta"] == "-12.50"
+    assert trex("cash").row["pending"] == "-12.50"
+    claimed = trex("claim", "--worker", "w1", "--lease", "1m30s").row
+    assert claimed["payload"] == {"n": 1.5}
+    assert claimed["enqueued_at"].endswith("Z")
+    ids = (str(claimed["message_id"]), str(claimed["fence"]))
+    assert trex("extend", *ids, "--lease", "5m").row["status"] == "extended"
+    assert trex("hold", *ids).row["status"] == "recorded"
+    assert trex("mark-sent", *ids).row["status"] == "recorded"
+    done = trex("complete", *ids, "--reference", "TX-1", "--balance", "87.5", "--version", "1")
+    assert done.row["state"] == "delivered"
+    assert trex("complete", *ids).row["status"] == "already_recorded"
+    assert trex("status", "--key", "k1").row["reference"] == "TX-1"
+    assert trex("status", ids[0]).row["state"] == "delivered"
+    assert trex("stats").row["ready"] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "state"),
+    [
+        (["retry", "--reason", "timeout", "--delay", "30s"], "deferred"),
+        (["unknown", "--reason", "timeout", "--park"], "unknown"),
+        (["conflict"], "conflict"),
+        (["fail", "--absent"], "permanent"),
+        (["dead-letter"], "dead_letter"),
+        (["release"], "ready"),
+        (["postpone", "--delay", "10m"], "deferred"),
+        (["complete-duplicate"], "delivered"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else value,
+)
+def test_every_outcome(trex: Trex, enqueued: Enqueue, command: list[str], state: str) -> None:
+    enqueued("k")
+    message_id, fence = claim(trex)
+    name, *options = command
+    done = trex(name, message_id, fence, *options)
+    assert (done.code, done.row["status"], done.row["state"]) == (0, "recorded", state)
+    assert trex(name, message_id, fence, *options).row["status"] == "already_recorded"
+    assert trex(name, message_id, str(int(fence) + 1), *options).code == 5
+    assert trex(name, "999", fence, *options).code == 4
+    other = "complete" if name != "complete-duplicate" else "retry"
+    assert trex(other, message_id, fence).code == 6
+
+
+def test_batches_from_ndjson(trex: Trex, enqueued: Enqueue, tmp_path: Path) -> None:
+    for key in ("k1", "k2", "k3"):
+        enqueued(key, "--account", "a", "--currency", "USD", "--cash-delta", "1")
+    claims = trex("claim", "--worker", "w1", "-n", "3").rows
+    reports: list[dict[str, Any]] = [
+        {"result": "completed", "balance": "1.10", "version": 2},
+        {"result": "retry", "reason": "timeout", "delay": "1m"},
+        {"result": "retry", "delay": 2.5},
+    ]
+    for report, claimed in zip(reports, claims, strict=True):
+        report |= {"message_id": claimed["message_id"], "fence": claimed["fence"]}
+    file = tmp_path / "reports"
+    file.write_text("\n".join(json.dumps(report) for report in reports[:2]))
+    done = trex("record", str(file))
+    assert [row["state"] for row in done.rows] == ["delivered", "deferred"]
+    reports.append({"message_id": 999, "fence": 1, "result": "completed"})
+    text = "\n".join(json.dumps(report) for report in reports[2:])
+    done = trex("exchange", "-", "--worker", "w1", stdin=text)
+    assert done.code == 4
+    assert [row["status"] for row in done.rows] == ["recorded", "not_found"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x", "[]", "{}", '{"message_id": 1, "fence": 1, "result": "done"}',
+        '{"message_id": 1, "fence": 1, "result": "retry", "delay": "soon"}',
+        '{"message_id": 1, "fence": 1, "result": "completed", "balance": "NaN?", "version": 1}',
+        '{"message_id": 1, "fence": 1, "result": "completed", "more": 1}',
+        '{"message_id": 1.5, "fence": 1, "result": "completed"}',
+        '{"message_id": 1, "fence": 1, "result": "completed", "reference": 7}',
+    ],
+)  # fmt: skip
+def test_reports_that_are_none(nowhere: Trex, line: str) -> None:
+    assert nowhere("record", "-", "-i", "shop", stdin=line).code == 2
+
+
+def test_operators(trex: Trex, enqueued: Enqueue, pg_db: Database) -> None:
+    parked = [str(enqueued(key)) for key in ("k1", "k2")]
+    trex("fail", *claim(trex))
+    trex("unknown", *claim(trex), "--park")
+    assert [row["parked"] for row in trex("parked").rows] == ["permanent", "unknown"]
+    done = trex("redrive", *parked, "999", *WHY)
+    assert [row["status"] for row in done.rows] == ["redriven", "needs_resolve", "not_found"]
+    assert done.code == 8
+    assert trex("resolve", parked[0], "resend", "--evidence", "e", *WHY).code == 8
+    done = trex("resolve", parked[1], "delivered", "--evidence", "statement", *WHY)
+    assert (done.code, done.row["state"]) == (0, "delivered")
+    trex("postpone", *claim(trex), "--delay", "1h")
+    assert trex("expedite", parked[0], *WHY).row["status"] == "expedited"
+    done = trex("purge", "--older-than", "0s", "--dry-run", *WHY)
+    assert done.row == {"examined": 1, "purged": 1, "last_message_id": int(parked[1])}
+    assert trex("bump-epoch", *WHY).row["epoch"] >= 2
+    assert trex("currency", "SHELL", "4", *WHY).row == {"changed": True}
+    assert trex("currency", "SHELL", "5", *WHY).code == 7
+    assert trex("report-stale", parked[0], "5", "completed").code in (0, 5)
+    actors = pg_db.connect().execute("select distinct actor from trex.audit").fetchall()
+    assert ("ann",) in actors
+
+
+def test_instances(trex: Trex) -> None:
+    new = ("-i", "new")
+    assert trex("stats", *new).code == 3
+    done = trex("instance", "register", *new, "--max-attempts", "3", "--lease-default", "1m", *WHY)
+    assert done.row == {"result": "registered"}
+    user = trex("instance", "show").row["bound_roles"][0]
+    assert trex("instance", "bind", user, *new, *WHY).row == {"changed": True}
+    shown = trex("instance", "show", *new).row
+    assert (shown["max_attempts"], shown["lease_default"]) == (3, 60.0)
+    assert trex("instance", "pause", *new, *WHY).row == {"changed": True}
+    assert trex("instance", "show", *new).row["paused"] is True
+    assert trex("instance", "resume", *new, *WHY).row == {"changed": True}
+    assert trex("listen", "--worker", "w1", "--duration", "1s").row["channel"].startswith("trex_")
+    assert trex("unlisten", "--worker", "w1").code == 0
+    assert trex("instance", "unbind", user, *new, *WHY).row == {"changed": True}
+    assert trex("stats", *new).code == 3
+
+
+def test_adopt_brings_a_quarantined_row_in(trex: Trex, pg_db: Database) -> None:
+    done = trex("adopt", "1", "--evidence", "ticket", *WHY)
+    assert done.code in (3, 4)
+
+
+# How commands end
+
+
+@pytest.mark.parametrize("key", ["", " ", "Shop", "-", "a" * 64, "shop\n"])
+@pytest.mark.parametrize(
+    "command", [["pending"], ["import", "-"], ["instance", "show"], ["claim", "--worker", "w"]]
+)
+def test_an_instance_is_required_before_anything_connects(
+    nowhere: Trex, command: list[str], key: str
+) -> None:
+    done = nowhere(*command, TREX_INSTANCE=key)
+    assert (done.code, done.out) == (2, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["claim"], ["claim", "--worker", "w", "--lease", "soon"],
+        ["claim", "--worker", "w", "-n", "many"], ["enqueue", "post", "k"],
+        ["enqueue", "post", "k", "--payload", "{}", "--payload-file", "x"],
+        ["enqueue", "post", "k", "--payload-file", "/nonexistent"], ["complete", "1"], ["nonsense"],
+        ["enqueue", "post", "k", "--payload", "{}", "--cash-delta", "NaN"],
+        ["pending", "--dsn-file", "/nonexistent"], ["pending", "--dsn-file", "x", "--service", "y"],
+        ["redrive", "1"], ["resolve", "1", "maybe", "--evidence", "e", "--reason", "r"],
+        ["claim", "--worker", "w", "-n", "3000000000"], ["migrate", "--check", "--dry-run"],
+        ["import", "-", "--batch", "0"], ["import", "/nonexistent"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_wrong_usage(nowhere: Trex, arguments: list[str]) -> None:
+    done = nowhere(*arguments, TREX_INSTANCE="shop")
+    assert (done.code, done.out) == (2, "")
+
+
+def test_invalid_arguments_are_named(trex: Trex) -> None:
+    done = trex("claim", "--worker", " w")
+    assert (done.code, done.out) == (2, "")
+    assert "worker" in done.err
+    assert trex("claim", "--worker", "w", "-n", "0").code == 2
+    assert trex("enqueue", "post", "k", "--payload", "{").code == 2
+    assert trex("pending").rows == []
+
+
+def test_other_exit_codes(trex: Trex, pg_db: Database, enqueued: Enqueue, nowhere: Trex) -> None:
+    enqueued("k")
+    done = trex("enqueue", "post", "k", "--payload", "1")
+    assert (done.code, done.row["status"]) == (7, "conflict")
+    assert trex("stats", "-i", "other").code == 3
+    assert trex("enqueue", "post", "x", "--payload", "1", TREX_DSN=pg_db.dsn("reader")).code == 3
+    assert nowhere("stats", "-i", "shop").code == 9
+    assert nowhere("migrate").code == 9
+    read_only = f"{pg_db.dsn()} options='-c default_transaction_read_only=on'"
+    assert trex("enqueue", "post", "x", "--payload", "1", TREX_DSN=read_only).code == 10
+
+
+def test_a_database_without_the_schema(empty_db: Database) -> None:
+    empty = Trex(TREX_DSN=empty_db.dsn(), TREX_INSTANCE="shop")
+    assert empty("stats").code == 11
+    assert empty("doctor").code == 12
+
+
+def test_secrets_stay_where_they_are(nowhere: Trex, tmp_path: Path) -> None:
+    secret = "s3cr3t"
+    file = tmp_path / "dsn"
+    for dsn in (
+        f"host=/nonexistent password={secret}",
+        f"postgresql://u:{secret}@127.0.0.1:1/db",
+        f"password={secret} nonsense",
+        f"postgresql://u:{secret}@[broken",
+    ):
+        file.write_text(dsn)
+        for done in (
+            nowhere("pending", "-i", "shop", TREX_DSN=dsn),
+            nowhere("pending", "-i", "shop", "--dsn-file", str(file)),
+            nowhere("migrate", TREX_DSN=dsn),
+            nowhere("doctor", TREX_DSN=dsn),
+        ):
+            assert done.code in (2, 9)
+            assert secret not in done.out + done.err
+            assert done.err.startswith("trex: ")
+
+
+def test_unexpected_errors_show_neither_text_nor_values(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trex_client import cli
+
+    def fail() -> None:
+        secret = "s3cr3t"
+        raise ValueError(secret)
+
+    monkeypatch.setattr(cli, "make_app", fail)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 1
+    printed = "".join(capsys.readouterr())
+    assert "ValueError" in printed
+    assert "s3cr3t" not in printed
+    assert "Traceback" not in printed
+
+
+# Output
+
+
+def test_print_sql_is_the_exact_call_and_connects_to_nothing(
+    nowhere: Trex, trex: Trex, pg_db: Database
+) -> None:
+    awkward = 'it\'s; \\ "x" :name %s é'
+    done = nowhere(
+        "enqueue", "post", awkward, "--payload", json.dumps({"a": awkward}), "--print-sql",
+        "-i", "shop",
+    )  # fmt: skip
+    assert done.code == 0
+    conn = pg_db.connect()
+    for setting in ("on", "off"):
+        conn.execute("select set_config('standard_conforming_strings', %s, false)", (setting,))
+        row = psycopg.ClientCursor(conn).execute(done.out.encode()).fetchone()
+        assert row is not None
+    assert trex("status", "--key", awkward).row["state"] == "ready"
+    assert trex("claim", "--worker", "w").row["payload"] == {"a": awkward}
+
+
+def test_print_sql_of_every_command(nowhere: Trex) -> None:
+    for arguments in (
+        ["claim", "--worker", "w"],
+        ["complete", "1", "2"],
+        ["pending"],
+        ["redrive", "1", "2", *WHY],
+        ["bump-epoch", *WHY],
+        ["instance", "register", *WHY],
+    ):
+        done = nowhere(*arguments, "--print-sql", TREX_INSTANCE="shop")
+        assert done.code == 0
+        assert done.out.startswith("select ")
+        assert done.out.endswith(";\n")
+
+
+def in_terminal(*arguments: str, **environment: str) -> str:
+    """What a person sees."""
+    leader, follower = pty.openpty()
+    env = {**clean_environment(**environment), "TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen(
+        [*PROGRAM, *arguments], stdin=follower, stdout=follower, stderr=follower, env=env
+    ) as process:
+        os.close(follower)
+        shown = b""
+        while True:
+            try:
+                chunk = os.read(leader, 65536)
+            except OSError:
+                break
+            if not chunk:
+                break
+            shown += chunk
+        process.wait(60)
+    os.close(leader)
+    return shown.decode()
+
+
+def test_tables_for_eyes_and_ndjson_for_pipes(trex: Trex, enqueued: Enqueue) -> None:
+    enqueued("k[bold]1", "--account", "a", "--currency", "BTC", "--cash-delta", "0.00000001")
+    shown = in_terminal("pending", **trex.environment)
+    assert "k[bold]1" in shown
+    assert "0.00000001" in shown
+    assert "{" not in shown
+    assert "0.00000001" in in_terminal("cash", **trex.environment)
+    assert "ready" in in_terminal("status", "--key", "k[bold]1", **trex.environment)
+    assert "payload" not in in_terminal("claim", "--worker", "w", **trex.environment)
+    assert "nothing" in in_terminal("pending", **trex.environment)
+    assert json.loads(in_terminal("stats", "--json", **trex.environment))["leased"] == 1
+    piped = trex.process("stats")
+    assert (piped.code, piped.row["leased"]) == (0, 1)
+
+
+def test_a_reader_that_goes_away_is_no_error(trex: Trex) -> None:
+    process = trex.start("stats", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"Traceback" not in err
+
+
+def test_connections_from_file_service_and_libpq(
+    trex: Trex, pg_db: Database, tmp_path: Path
+) -> None:
+    file = tmp_path / "dsn"
+    file.write_text(pg_db.dsn() + "\n")
+    bare = Trex(TREX_INSTANCE="shop")
+    assert bare("stats", "--dsn-file", str(file)).code == 0
+    options = psycopg.conninfo.conninfo_to_dict(pg_db.dsn())
+    service = tmp_path / "services"
+    service.write_text("[s1]\n" + "".join(f"{k}={v}\n" for k, v in options.items()))
+    assert bare("stats", "--service", "s1", PGSERVICEFILE=str(service)).code == 0
+    names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE",
+             "password": "PGPASSWORD"}  # fmt: skip
+    variables = {names[k]: str(v) for k, v in options.items() if k in names}
+    assert bare("stats", **variables).code == 0
+
+
+# The schema
+
+
+def test_migrate(empty_db: Database) -> None:
+    empty_db.server.create_roles(empty_db.dbname)
+    trex = Trex(TREX_DSN=empty_db.dsn())
+    assert trex("migrate", "--check").code == 12
+    assert trex("migrate", "--dry-run").row["pending"][0].startswith("0001.")
+    done = trex("migrate")
+    assert done.code == 0
+    assert done.row["applied"][0].startswith("0001.")
+    assert trex("migrate").row["applied"] == []
+    assert "create table trex.message" in trex("migrate", "--print-sql", TREX_DSN="").out
+
+
+def findings(done: Any) -> dict[str, str]:
+    return {row["check"]: row["status"] for row in done.rows}
+
+
+def test_doctor_finds_what_is_wrong(trex: Trex, pg_db: Database) -> None:
+    found = findings(trex("doctor"))
+    fine = {name for name, status in found.items() if status == "ok"}
+    assert {"version", "encoding", "schema", "roles", "owners", "public", "tables"} <= fine
+    assert {"search_path", "guards", "instance", "listeners", "vacuum"} <= fine
+    conn = pg_db.connect()
+    for statement, check in (
+        ("alter table trex.receipt enable trigger guard_change", "guards"),
+        ("grant execute on function trex.stats to public", "public"),
+        ("grant select on trex.message to trex_reader", "tables"),
+        ("alter function trex.stats reset search_path", "search_path"),
+        ("alter function trex.stats owner to current_user", "owners"),
+        ("create function trex.more() returns int language sql return 1", "schema"),
+    ):
+        conn.execute(statement)
+        done = trex("doctor")
+        assert done.code == 12
+        assert findings(done)[check] == "fail", check
+
+
+def test_doctor_skips_what_a_role_may_not_see(trex: Trex, pg_db: Database) -> None:
+    found = findings(trex("doctor", TREX_DSN=pg_db.dsn("reader"), TREX_INSTANCE=""))
+    assert found["bindings"] == "skip"
+    assert found["schema"] == "ok"
