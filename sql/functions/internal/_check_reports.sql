@@ -64,6 +64,7 @@ security invoker
 as $$
 declare
     v_count integer := cardinality(p_message_ids);
+    v_dims text := '[1:' || cardinality(p_message_ids) || ']';
     v_index bigint;
     v_hint text;
 begin
@@ -73,12 +74,12 @@ begin
         or cardinality(p_absent) <> v_count or cardinality(p_park) <> v_count
         or cardinality(p_confirmed_by) <> v_count or cardinality(p_references) <> v_count
         or cardinality(p_balances) <> v_count or cardinality(p_versions) <> v_count
-        or array_lower(p_message_ids, 1) <> 1 or array_lower(p_fences, 1) <> 1
-        or array_lower(p_results, 1) <> 1 or array_lower(p_reasons, 1) <> 1
-        or array_lower(p_delays, 1) <> 1 or array_lower(p_absent, 1) <> 1
-        or array_lower(p_park, 1) <> 1 or array_lower(p_confirmed_by, 1) <> 1
-        or array_lower(p_references, 1) <> 1 or array_lower(p_balances, 1) <> 1
-        or array_lower(p_versions, 1) <> 1
+        or array_dims(p_message_ids) <> v_dims or array_dims(p_fences) <> v_dims
+        or array_dims(p_results) <> v_dims or array_dims(p_reasons) <> v_dims
+        or array_dims(p_delays) <> v_dims or array_dims(p_absent) <> v_dims
+        or array_dims(p_park) <> v_dims or array_dims(p_confirmed_by) <> v_dims
+        or array_dims(p_references) <> v_dims or array_dims(p_balances) <> v_dims
+        or array_dims(p_versions) <> v_dims
     then
         perform trex._raise('TX400', 'reports: at most 1000, in arrays of the same length');
     end if;
