@@ -213,8 +213,10 @@ def _canonical(value: object) -> str:
 def _number(value: Decimal) -> str:
     """As numeric prints it: no exponent, no negative zero; at most 131,072 digits before and 16,383
     after the point."""
-    _, _, exponent = value.as_tuple()
-    if not isinstance(exponent, int) or exponent < -16383 or (value and value.adjusted() > 131071):
+    exponent = value.as_tuple().exponent
+    if not isinstance(exponent, int) or not -16383 <= exponent < 2**30 - 1:
+        raise InvalidArgument("payload")
+    if value and value.adjusted() > 131071:
         raise InvalidArgument("payload")
     return format(value if value else abs(value), "f")
 
@@ -245,10 +247,25 @@ def canonical_json(payload: Any = None, payload_json: str | None = None) -> str:
 
 
 def _canonical_text(text: str) -> str:
-    value = json.loads(text, parse_float=Decimal, parse_int=Decimal, parse_constant=_not_json)
+    value = json.loads(
+        text,
+        parse_float=Decimal,
+        parse_int=Decimal,
+        parse_constant=_not_json,
+        object_pairs_hook=_object,
+    )
     canonical = _canonical(value)
     canonical.encode()
     return canonical
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The last value of a key wins, and the others must be good as well."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        for _, value in pairs:
+            _canonical(value).encode()
+    return result
 
 
 _canonical_short = lru_cache(maxsize=4096)(_canonical_text)
@@ -1006,11 +1023,12 @@ class MemoryKernel:
             _READY,
         )  # fmt: skip
 
-    def _check_payload(self, instance: InstanceRow, messages: Iterable[MessageRow]) -> None:
-        for message in messages:
+    def _check_payload(self, instance: InstanceRow, messages: Sequence[MessageRow]) -> None:
+        for number, message in enumerate(messages, 1):
             text = message.payload or ""
             if len(text) * 4 > instance.payload_max:
-                _require(len(text.encode()) <= instance.payload_max, "payload")
+                name = f"movement {number}: payload" if len(messages) > 1 else "payload"
+                _require(len(text.encode()) <= instance.payload_max, name)
 
     def _enqueue(
         self,

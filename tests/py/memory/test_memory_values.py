@@ -55,7 +55,7 @@ def test_data_becomes_jsonb_text(given: Any, text: str) -> None:
 @pytest.mark.parametrize(
     "given",
     ["", "nope", "[1,]", "01", "NaN", "[Infinity]", r'"\u0000"', r'"\ud800"', '"\ud800"', '"\x01"',
-     "1e131072", "1e-16384", "[" * 100_000],
+     "1e131072", "1e-16384", "0e2147483648", r'{"a": "\u0000", "a": 1}', "[" * 100_000],
 )  # fmt: skip
 def test_what_jsonb_refuses_is_an_invalid_argument(given: str) -> None:
     with pytest.raises(InvalidArgument):
