@@ -86,7 +86,7 @@ from trex_client.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from trex_client.api import Trex
 
