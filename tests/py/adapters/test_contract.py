@@ -1,0 +1,176 @@
+"""The shipped adapters pass the contract that users run against theirs; a bad one doesn't."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from unittest import SkipTest
+
+import pytest
+
+from trex_client import ledger
+from trex_client.adapters import BaseAdapter, Delivered, Retryable, build_adapter
+from trex_client.adapters.none import NoneAdapter
+from trex_client.testing import AdapterContract, Rig
+
+
+@pytest.fixture
+def ledger_db(new_db):
+    database = new_db(migrated=False)
+    ledger.install(database.dsn())
+    return database
+
+
+def payload(number):
+    return f'{{"account": "a", "amount": "{number}.00", "currency": "USD"}}'
+
+
+def effects_in(database):
+    async def effects(wire_key):
+        conn = database.connect()
+        row = conn.execute(
+            "select count(*) from ledger.call where key = %s and result = 'posted'", (wire_key,)
+        ).fetchone()
+        return row[0]
+
+    return effects
+
+
+class TestHttpAdapter(AdapterContract):
+    @pytest.fixture(autouse=True)
+    def _database(self, ledger_db):
+        self.database = ledger_db
+
+    @asynccontextmanager
+    async def running(self):
+        async with ledger.LedgerServer(self.database.dsn()) as server:
+            config = server.adapter_config(read_timeout=1.0)
+
+            def fault(**shares):
+                async def plant():
+                    server.faults = ledger.Faults(**shares, most_per_key=1)
+
+                return plant
+
+            async def unreachable():
+                assert server._server is not None
+                server._server.close()
+
+            yield Rig(
+                build_adapter(self.instance_key, config),
+                effects=effects_in(self.database),
+                payload=payload,
+                faults={
+                    "unavailable": fault(unavailable=1.0),
+                    "unreachable": unreachable,
+                    "lost_answer": fault(cut_after_commit=1.0),
+                    "lost_request": fault(cut_before=1.0),
+                },
+            )
+
+
+class TestPostgresAdapter(AdapterContract):
+    @pytest.fixture(autouse=True)
+    def _database(self, ledger_db):
+        self.database = ledger_db
+
+    @asynccontextmanager
+    async def running(self):
+        dsn = {"dsn": self.database.dsn()}
+        adapter = build_adapter(
+            self.instance_key, {"kind": "postgres", "dsn": {"env": "dsn"}}, environ=dsn
+        )
+
+        async def unavailable():
+            conn = self.database.connect()
+            conn.execute(
+                "create rule refuse as on insert to ledger.idempotency_key do instead nothing"
+            )
+            conn.execute("alter table ledger.idempotency_key rename to gone")
+
+        async def unreachable():
+            with self.database.server.admin() as conn:
+                conn.execute(f"alter database {self.database.dbname} allow_connections false")
+
+        yield Rig(
+            adapter,
+            effects=effects_in(self.database),
+            payload=payload,
+            faults={"unavailable": unavailable, "unreachable": unreachable},
+        )
+        with self.database.server.admin() as conn:
+            conn.execute(f"alter database {self.database.dbname} allow_connections true")
+
+
+class Forgetful(BaseAdapter):
+    """Claims to be idempotent and isn't."""
+
+    policy = "idempotent"
+
+    def __init__(self):
+        self.effects = {}
+
+    async def deliver(self, claim, context):
+        self.effects[context.wire_key] = self.effects.get(context.wire_key, 0) + 1
+        return Delivered()
+
+
+def contract_of(adapter, faults):
+    class Contract(AdapterContract):
+        @asynccontextmanager
+        async def running(self):
+            async def effects(wire_key):
+                return adapter.effects.get(wire_key, 0)
+
+            yield Rig(adapter, effects=effects, faults=faults)
+
+    return Contract()
+
+
+def test_the_contract_finds_a_second_effect():
+    for name in (
+        "test_the_same_key_again_has_no_second_effect",
+        "test_the_same_key_at_the_same_time_has_one_effect",
+        "test_other_content_under_the_same_key_is_a_conflict",
+    ):
+        with pytest.raises(AssertionError):
+            getattr(contract_of(Forgetful(), {}), name)()
+
+
+def test_the_contract_finds_a_leak_and_skips_what_a_sink_cannot_show():
+    class Chatty(Forgetful):
+        def __repr__(self):
+            return "sent canary-7f3a"
+
+    with pytest.raises(AssertionError):
+        contract_of(Chatty(), {}).test_answers_show_neither_payload_nor_account()
+    with pytest.raises(SkipTest):
+        contract_of(Forgetful(), {}).test_a_lost_answer_is_unknown_and_found_later()
+
+
+def test_the_contract_wants_retry_for_a_sink_that_cannot_now():
+    async def nothing():
+        return None
+
+    with pytest.raises(AssertionError):
+        contract_of(Forgetful(), {"unavailable": nothing}).test_a_sink_that_cannot_now_is_retried()
+
+
+def test_without_a_consumer_nothing_is_ever_delivered():
+    class Counting(NoneAdapter):
+        def __init__(self):
+            self.effects = {}
+
+    with pytest.raises(AssertionError):
+        contract_of(Counting(), {}).test_delivers_once()
+
+    async def answer():
+        from trex_client.adapters.base import context_for
+        from trex_client.testing import make_claim
+
+        claim = make_claim()
+        context = context_for("inst", claim)
+        result = await NoneAdapter().deliver(claim, context)
+        return result, context.sent
+
+    assert asyncio.run(answer()) == (Retryable("consumer:none"), False)
