@@ -227,7 +227,7 @@ def _encode_string(value: str) -> str:
 def _sequence(name: str, value: Sequence[T], kind: type[T] | None = None) -> Sequence[T]:
     if isinstance(value, (str, bytes, bytearray)) or not _is_sequence(value):
         raise InvalidArgument(name)
-    if kind is not None and not all(isinstance(item, kind) for item in value):
+    if kind is not None and not all(issubclass(found, kind) for found in {*map(type, value)}):
         raise InvalidArgument(name)
     return value
 
@@ -250,7 +250,10 @@ def _quoted_array(items: Sequence[str | None]) -> str:
 
 
 def _ids(name: str, values: Sequence[int]) -> str:
-    return _array([_integer(name, value) for value in _sequence(name, values)])
+    numbers = list(_sequence(name, values))
+    if set(map(type, numbers)) <= {int} and max(map(abs, numbers), default=0) <= _INT8_MAX:
+        return "{" + str(numbers)[1:-1] + "}"
+    return _array([_integer(name, number) for number in numbers])
 
 
 def _column(
@@ -262,6 +265,8 @@ def _column(
 ) -> str | None:
     """One optional array of a batch. NULL is the function's own default, and all that it accepts
     where the column isn't for the result that is reported."""
+    if {*map(id, values)} <= {id(default)}:
+        return None
     texts = [None if value is default else convert(name, value) for value in values]
     given = [None if text == default else text for text in texts]
     return None if given.count(None) == len(given) else array(given)
@@ -681,10 +686,10 @@ def stale_report(call: Call[Any]) -> Call[bool]:
 
 
 def _report_params(reports: Sequence[Report]) -> Params:
-    _sequence("reports", reports, Report)
+    reports = _sequence("reports", reports, Report)
     return (
-        _array([_integer("message_id", r.message_id) for r in reports]),
-        _array([_integer("fence", r.fence) for r in reports]),
+        _ids("message_id", [r.message_id for r in reports]),
+        _ids("fence", [r.fence for r in reports]),
         _quoted_array([_text("result", r.result) for r in reports]),
         _column("reason", [r.reason for r in reports], "unspecified", _text, _quoted_array),
         _column("delay", [r.delay for r in reports], None, _interval, _array),

@@ -159,9 +159,22 @@ def test_instances(trex: Trex) -> None:
     assert trex("stats", *new).code == 3
 
 
-def test_adopt_brings_a_quarantined_row_in(trex: Trex, pg_db: Database) -> None:
-    done = trex("adopt", "1", "--evidence", "ticket", *WHY)
-    assert done.code in (3, 4)
+def test_adopt_brings_a_quarantined_row_in_once(trex: Trex, pg_db: Database) -> None:
+    row = (
+        pg_db.connect()
+        .execute(
+            "insert into trex.quarantine (source, source_key, topic, idempotency_key, payload)"
+            " values ('old', '1', 'post', 'old-1', '{}') returning quarantine_id"
+        )
+        .fetchone()
+    )
+    assert row is not None
+    done = trex("adopt", str(row[0]), "--evidence", "ticket", *WHY)
+    assert (done.code, done.row["status"]) == (0, "enqueued")
+    status = trex("status", "--key", "old-1").row
+    assert (status["uncertain"], status["state"]) == (True, "ready")
+    assert trex("adopt", str(row[0]), "--evidence", "ticket", *WHY).code != 1
+    assert trex("adopt", "999", "--evidence", "ticket", *WHY).code == 4
 
 
 # How commands end
