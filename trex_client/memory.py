@@ -92,6 +92,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+K = TypeVar("K", bound="MemoryKernel")
 
 INFINITY = datetime.max.replace(tzinfo=UTC)
 """'infinity' of `deferred_until`: parked, or waiting behind an earlier message of the ordering
@@ -626,6 +627,7 @@ class MemoryDatabase:
         self.audit_id_seq = 0
         self.quarantine_id_seq = 0
         self._postmaster_start = 1
+        self._extensions: dict[type[Any], Any] = {}
         self._lock = threading.RLock()
         self._undo: list[tuple[Any, ...]] | None = None
         self._failed = False
@@ -634,6 +636,13 @@ class MemoryDatabase:
         """The only clock, read once by each function."""
         at = self.now()
         return at if at.tzinfo is UTC else at.astimezone(UTC)
+
+    def extension(self, kind: type[R]) -> R:
+        """The tables of a part that builds on the kernel: one `kind()` for each database."""
+        if kind not in self._extensions:
+            self._extensions[kind] = kind()
+        tables: R = self._extensions[kind]
+        return tables
 
     def restart(self) -> None:
         """As a restarted server: the next claim raises the epoch."""
@@ -770,8 +779,14 @@ class MemoryDatabase:
                 for instance, box, key in sorted(self.lane)
             ]
             tables["epoch"] = [{"singleton": True, "epoch": self.epoch.epoch}]
+            for kind in EXTENSIONS:
+                for name, table in vars(self.extension(kind)).items():
+                    tables[name] = [_plain(row) for _, row in sorted(table.items())]
             return tables
 
+
+EXTENSIONS: list[type[Any]] = []
+"""Tables of the parts that build on the kernel: each attribute of such a class is a table."""
 
 _DUMPED = (
     "currency", "instance", "binding", "message", "delivery", "receipt", "outcome", "stale_report",
@@ -861,12 +876,12 @@ def _check_reports(reports: Sequence[Report]) -> None:
 
 
 def _call(
-    function: Callable[Concatenate[MemoryKernel, P], R],
-) -> Callable[Concatenate[MemoryKernel, P], R]:
+    function: Callable[Concatenate[K, P], R],
+) -> Callable[Concatenate[K, P], R]:
     """One call at a time; one that raised inside a transaction spoils it."""
 
     @wraps(function)
-    def call(self: MemoryKernel, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: K, /, *args: P.args, **kwargs: P.kwargs) -> R:
         db = self.db
         with db._lock:
             if db._undo is None:
@@ -2530,7 +2545,11 @@ def _by_account(snapshot: SnapshotRow) -> tuple[str, str, int, int]:
     return snapshot.account, snapshot.currency, snapshot.version, snapshot.message_id
 
 
-class MemoryClient(MemoryKernel):
+# The parts that build on the kernel; they import what they need from here.
+from trex_client._memory_inbox import MemoryInbox  # noqa: E402
+
+
+class MemoryClient(MemoryInbox):
     """The simulated API, bound to one instance and called by one role."""
 
 

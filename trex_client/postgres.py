@@ -21,6 +21,7 @@ from psycopg.pq import Format, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from trex_client._calls import ARGUMENTS, Call, Calls, Row, stale_report
+from trex_client._calls_inbox import InboxCalls as AllCalls
 from trex_client.errors import (
     ClaimLost,
     CommitUnknown,
@@ -49,7 +50,7 @@ _FORGET_PREPARED: Final = "begin; rollback"
 
 
 def _sync(
-    build: Callable[Concatenate[Calls, P], Call[T]],
+    build: Callable[Concatenate[AllCalls, P], Call[T]],
 ) -> Callable[Concatenate[PostgresClient, P], T]:
     @wraps(build)
     def method(self: PostgresClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -60,7 +61,7 @@ def _sync(
 
 
 def _async(
-    build: Callable[Concatenate[Calls, P], Call[T]],
+    build: Callable[Concatenate[AllCalls, P], Call[T]],
 ) -> Callable[Concatenate[AsyncPostgresClient, P], Coroutine[Any, Any, T]]:
     @wraps(build)
     async def method(self: AsyncPostgresClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -128,7 +129,7 @@ class PostgresClient:
             InvalidArgument: `instance_key` is missing, empty or malformed. The connection isn't
             touched.
         """
-        self._calls = Calls(instance_key)
+        self._calls = AllCalls(instance_key)
         self._conn = conn
 
     @property
@@ -177,6 +178,10 @@ class PostgresClient:
     bump_epoch = _sync(Calls.bump_epoch)
     register_currency = _sync(Calls.register_currency)
     adopt = _sync(Calls.adopt)
+
+    receive = _sync(AllCalls.receive)
+    inbox_event = _sync(AllCalls.inbox_event)
+    inbox_status = _sync(AllCalls.inbox_status)
 
     def run(self, call: Call[T]) -> T:
         """Run a call that `Calls` made, and return its result. Every other method is this one."""
@@ -237,7 +242,7 @@ class AsyncPostgresClient:
             InvalidArgument: `instance_key` is missing, empty or malformed. The connection isn't
             touched.
         """
-        self._calls = Calls(instance_key)
+        self._calls = AllCalls(instance_key)
         self._conn = conn
 
     @property
@@ -286,6 +291,10 @@ class AsyncPostgresClient:
     bump_epoch = _async(Calls.bump_epoch)
     register_currency = _async(Calls.register_currency)
     adopt = _async(Calls.adopt)
+
+    receive = _async(AllCalls.receive)
+    inbox_event = _async(AllCalls.inbox_event)
+    inbox_status = _async(AllCalls.inbox_status)
 
     async def run(self, call: Call[T]) -> T:
         """Run a call that `Calls` made, and return its result. Every other method is this one."""
