@@ -37,6 +37,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "ledger_skip": ("instance_key", "message_id"),
     "quarantine": ("quarantine_id",),
     "audit": ("audit_id",),
+    "inbox_event": ("instance_key", "message_id"),
+    "inbox_variant": ("instance_key", "message_id", "body_hash"),
 }
 """Every table that the functions read or write, with its primary key."""
 
