@@ -59,8 +59,8 @@ begin
             and d.lease_until is not null
             and p_results[array_position(p_message_ids, d.message_id)] in ('completed', 'duplicate')
         returning
-            d.message_id, d.fence, d.attempts, d.tries, d.box, d.ordering_key, d.lease_until <= p_now as late,
-            array_position(p_message_ids, d.message_id) as ord
+            d.message_id, d.fence, d.attempts, d.box, d.ordering_key, d.lease_until <= p_now as late,
+            d.deferred_until is not null as deferred, array_position(p_message_ids, d.message_id) as ord
     ),
     stored as (
         insert into trex.receipt (
@@ -72,14 +72,14 @@ begin
         from gone g
     )
     select
-        array_agg(g.ord), array_agg(g.message_id), array_agg(g.late), bool_or(g.tries <> g.attempts),
+        array_agg(g.ord), array_agg(g.message_id), array_agg(g.late), bool_or(g.deferred),
         array_agg(g.box) filter (where g.ordering_key is not null),
         array_agg(g.ordering_key) filter (where g.ordering_key is not null)
     into v_ords, v_ids, v_lates, v_had_skips, v_boxes, v_keys
     from gone g;
 
     if v_had_skips then
-        -- Only a message that was parked before can have an open skip, and then tries and attempts differ.
+        -- Only a message that was parked before can have an open skip, and it came back with a due time.
         update trex.ledger_skip s
         set resolved_at = p_now, resolved_fence = p_fences[array_position(p_message_ids, s.message_id)]
         where s.instance_key = v_key and s.message_id = any(v_ids) and s.resolved_at is null;

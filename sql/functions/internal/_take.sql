@@ -87,7 +87,7 @@ begin
                     d.message_id,
                     d.lease_until is not null or d.tries >= v_max or d.uncertain or d.ordering_key is not null as special
                 from trex.delivery d
-                where d.instance_key = v_key and d.box = p_box
+                where d.instance_key = v_key and d.box = p_box and d.message_id > 0
                     and d.deferred_until <= p_now and d.deferred_until > v_due_after
                     and (d.lease_until is null or d.lease_until <= p_now)
                     and d.message_id <> all(v_left)
@@ -100,7 +100,7 @@ begin
                     d.message_id,
                     d.lease_until is not null or d.tries >= v_max or d.uncertain or d.ordering_key is not null as special
                 from trex.delivery d
-                where d.instance_key = v_key and d.box = p_box
+                where d.instance_key = v_key and d.box = p_box and d.message_id > 0
                     and d.deferred_until is null and d.message_id > p_after
                     and (d.lease_until is null or d.lease_until <= p_now)
                     and d.message_id <> all(v_left)

@@ -114,7 +114,7 @@ grant execute on function trex.resolve(text, bigint, text, text, text, text, tex
 comment on function trex.resolve(text, bigint, text, text, text, text, text) is
 'Says what became of a message that is parked as unknown or conflict.
 Arguments:
-  p_resolution: delivered, the ledger has it; resend, the ledger doesn''t have it and shall get it, due now with a fresh
+  p_message_id: the message; p_resolution: delivered, the ledger has it; resend, the ledger doesn''t have it and shall get it, due now with a fresh
     allowance; abandon, it shall not get it, parked as permanent
   p_evidence: what was seen, 1 to 1000 characters; p_actor: a key; p_reason: 1 to 1000 characters
   p_reference: the ledger''s own reference, a key, only for delivered

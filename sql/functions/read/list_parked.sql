@@ -13,6 +13,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -29,7 +30,8 @@ begin
     from (
         select w.*
         from trex.delivery w
-        where w.instance_key = p_instance_key and w.box = p_box and w.deferred_until = 'infinity'
+        where w.instance_key = p_instance_key and w.box = p_box and w.message_id > 0
+            and w.deferred_until = 'infinity'
             and w.message_id > p_after and w.parked is not null
         order by w.deferred_until, w.message_id
         limit p_limit

@@ -13,6 +13,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -48,7 +49,8 @@ begin
     from (
         select d.message_id, d.lease_until
         from trex.delivery d
-        where d.instance_key = p_instance_key and d.box = p_box and d.deferred_until is null
+        where d.instance_key = p_instance_key and d.box = p_box and d.message_id > 0
+            and d.deferred_until is null
         order by d.deferred_until, d.message_id
         limit p_cap
     ) q;
@@ -62,7 +64,8 @@ begin
     from (
         select d.deferred_until, d.lease_until
         from trex.delivery d
-        where d.instance_key = p_instance_key and d.box = p_box and d.deferred_until <= v_now
+        where d.instance_key = p_instance_key and d.box = p_box and d.message_id > 0
+            and d.deferred_until <= v_now
         order by d.deferred_until, d.message_id
         limit p_cap
     ) q;
@@ -70,7 +73,8 @@ begin
     from (
         select 1
         from trex.delivery d
-        where d.instance_key = p_instance_key and d.box = p_box and d.deferred_until > v_now
+        where d.instance_key = p_instance_key and d.box = p_box and d.message_id > 0
+            and d.deferred_until > v_now
             and d.deferred_until < 'infinity'
         order by d.deferred_until, d.message_id
         limit p_cap
@@ -96,7 +100,8 @@ begin
     from (
         select d.message_id, d.ordering_key, d.fence, d.parked
         from trex.delivery d
-        where d.instance_key = p_instance_key and d.box = p_box and d.deferred_until = 'infinity'
+        where d.instance_key = p_instance_key and d.box = p_box and d.message_id > 0
+            and d.deferred_until = 'infinity'
         order by d.deferred_until, d.message_id
         limit p_cap
     ) q
