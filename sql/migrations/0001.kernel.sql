@@ -177,7 +177,7 @@ create table trex.delivery (
     uncertain boolean not null default false,
     parked text collate "C" check (parked in ('dead_letter', 'permanent', 'conflict', 'unknown')),
     check (
-        (parked is null or (lease_until is null and deferred_until = 'infinity'))
+        (parked is null or (lease_until is null and deferred_until is not distinct from 'infinity'))
         and (lease_until is null) = (worker is null)
         and (lease_until is null or fence > 0)
         and tries between 0 and attempts
