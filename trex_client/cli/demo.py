@@ -106,8 +106,7 @@ def _demo(file: Path | None, seed: int, dsn: str | None, *, keep: bool, as_json:
                     f"PostgreSQL {place.version}: {len(entries)} movements of {path.name},"
                     f" seed {seed}"
                 )
-                with play.logs_folder() as logs:
-                    outcome = play.Play(place, entries, plan, stage, Path(logs)).perform()
+                outcome = play.Play(place, entries, plan, stage).perform()
                 stage.phase("comparing")
                 found = books.audit(place, outcome, plan)
             _print(found, outcome, as_json=as_json, seconds=time.monotonic() - begin)
@@ -123,7 +122,10 @@ def _demo(file: Path | None, seed: int, dsn: str | None, *, keep: bool, as_json:
         finally:
             _uninterruptible()
             if place is not None:
-                place.close(keep=kept)
+                try:
+                    place.close(keep=kept)
+                except NoPlace as error:
+                    note(f"trex: {error}")
     if not found.good:
         raise typer.Exit(int(ExitCode.DIFFERENCES))
 
@@ -249,15 +251,20 @@ def _print(found: Books, outcome: Outcome, *, as_json: bool, seconds: float) -> 
         )
         return
     from rich.console import Console
+    from rich.table import Table as RichTable
     from rich.text import Text
 
     console = Console()
     for table in found.tables:
         _print_table(console, table)
+    promises = RichTable(title="Promises", title_justify="left", title_style="bold")
+    for name in ("", "promise", "found"):
+        promises.add_column(name)
     for what, passed, detail in found.checks:
         if not what.startswith("fault: ") or not passed:
-            mark = Text(" ok   ", "green") if passed else Text(" FAIL ", "bold red")
-            console.print(mark, Text(what), Text(detail, "dim"), sep=" ")
+            mark = Text("kept", "green") if passed else Text("BROKEN", "bold red")
+            promises.add_row(mark, Text(what), Text(detail))
+    console.print(promises)
     words = f"{len(outcome.entries)} movements in {seconds:.1f} s: "
     if failed:
         console.print(Text(words + f"{len(failed)} promises were not kept", "bold red"))

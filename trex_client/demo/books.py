@@ -260,6 +260,8 @@ class _Auditor:
             keys = [
                 key for key, dealt in self._plan.cards.items() if dealt is card and key in names
             ]
+            if not keys:
+                continue
             number = sum(
                 self._outcome.ledger_calls[key] >= max(1, len(card.calls))
                 and (card.always is None or self._parked.get(names[key]) == parks[card.always])
@@ -383,6 +385,13 @@ class _Auditor:
             " + (select count(*) from trex.receipt where confirmed_by <> 'operator')"
         )
         self.check("every claim has one end", claims == ends, f"{claims} claims, {ends} ends")
+        out_of_order, ordered = self._out_of_order()
+        if ordered:
+            self.check(
+                "ordering keys kept their order",
+                not out_of_order,
+                f"{ordered} keys, {out_of_order} out of order",
+            )
         refused = len(outcome.reused) + len(outcome.invalid)
         lines = ", ".join(
             [
@@ -393,6 +402,35 @@ class _Auditor:
         self.check("every movement of the file was accepted", not refused, lines)
         codes = [f"{w.name} {w.code}" for w in outcome.workers if w.part != "killed" and w.code]
         self.check("every other worker ended well", not codes, ", ".join(codes))
+
+    def _out_of_order(self) -> tuple[int, int]:
+        """Ordering keys whose movements were posted in another order than they were written, and
+        how many keys there are. Keys with a parked movement went on without it and don't count.
+        """
+        query: LiteralString = (
+            "select key, min(call_id) from ledger.call where result = 'posted' group by 1"
+        )
+        posted: dict[str, int] = dict(self._ledger.execute(query).fetchall())
+        once_parked = {
+            (instance, key)
+            for instance, key in self._dba.execute(
+                "select m.instance_key::text, m.idempotency_key::text from trex.message as m"
+                " join trex.ledger_skip as s using (instance_key, message_id)"
+            )
+        }
+        lines: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+        skipped = set()
+        for key, entry in self._outcome.entries.items():
+            if entry.movement.ordering_key is not None:
+                line = (entry.instance, entry.movement.ordering_key)
+                if key in once_parked:
+                    skipped.add(line)
+                lines[line].append((self._outcome.message_ids[key], posted.get(entry.wire_key, 0)))
+        wrong = 0
+        for line, movements in lines.items():
+            calls = [call for _, call in sorted(movements)]
+            wrong += line not in skipped and calls != sorted(calls)
+        return wrong, len(lines) - len(skipped)
 
     def _one(self, query: LiteralString) -> int:
         row = self._dba.execute(query).fetchone()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trex_client.demo.source import Entry, unique
 from trex_client.ledger import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trex_client.demo.source import Entry
     from trex_client.model import EffectPolicy
 
 
@@ -72,11 +72,11 @@ def deal(entries: Sequence[Entry], seed: int) -> Plan:
     """Deal the deck to some movements: to those of every instance in turn, one card each."""
     dice = random.Random(seed)
     by_instance: dict[str, list[Entry]] = {}
-    for entry in entries:
+    for entry in unique(entries).values():
         by_instance.setdefault(entry.instance, []).append(entry)
     for hand in by_instance.values():
         dice.shuffle(hand)
-    turns = [hand for _, hand in sorted(by_instance.items())]
+    turns = deque(hand for _, hand in sorted(by_instance.items()))
     cards: dict[str, Card] = {}
     left_out = []
     # Half of the movements stay without a fault.
@@ -86,7 +86,9 @@ def deal(entries: Sequence[Entry], seed: int) -> Plan:
         for _ in range(number):
             if len(cards) >= most:
                 break
-            turns.sort(key=len, reverse=True)
+            turns.rotate(-1)
+            while not turns[0]:
+                turns.rotate(-1)
             cards[turns[0].pop().wire_key] = card
         if card not in cards.values():
             left_out.append(card.name)

@@ -128,6 +128,8 @@ class Place:
             raise NoPlace(
                 "this login may not make databases and roles: it needs CREATEDB and CREATEROLE"
             ) from None
+        except psycopg.Error as error:
+            raise NoPlace(f"the server refused it with SQLSTATE {error.sqlstate}") from None
         except migrate.MigrationError as error:
             raise NoPlace(str(error)) from None
 
@@ -150,10 +152,17 @@ class Place:
                     client.bind(self.role(role), actor=ACTOR, reason="demo")
 
     def close(self, *, keep: bool = False) -> None:
-        """Remove everything, or leave it and let the server live on."""
+        """Remove everything, or leave it and let the server live on.
+
+        Raises:
+            NoPlace: the given server is gone, or forbids it; the text says what to remove by hand.
+        """
         if self.server is None:
-            if not keep:
-                self._remove()
+            if self.databases and not keep:
+                try:
+                    self._remove()
+                except psycopg.Error:
+                    raise NoPlace(f"could not remove it all; by hand:\n{self.by_hand()}") from None
             return
         assert self.server.stdin is not None  # noqa: S101 - it is a pipe
         with suppress(BrokenPipeError):

@@ -15,7 +15,7 @@ from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import psycopg
 
@@ -26,7 +26,6 @@ from trex_client.postgres import PostgresClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from trex_client.demo.faults import Plan
     from trex_client.demo.source import Entry
@@ -182,23 +181,20 @@ class Play:
         entries: what to write, in order.
         plan: the faults.
         show: the audience.
-        logs: folder for what the children write to stderr.
     """
 
-    def __init__(
-        self, place: Place, entries: Sequence[Entry], plan: Plan, show: Show, logs: Path
-    ) -> None:
+    def __init__(self, place: Place, entries: Sequence[Entry], plan: Plan, show: Show) -> None:
         self._place = place
         self._entries = entries
         self._plan = plan
         self._show = show
-        self._logs = logs
         self._instances = list(dict.fromkeys(entry.instance for entry in entries))
         self._outcome = Outcome()
         self._children: list[Child] = []
         self._ledger: subprocess.Popen[str] | None = None
         self._adapter: dict[str, Any] = {}
         self._writers: list[Writer] = []
+        self._logs: dict[int, IO[bytes]] = {}
 
     def perform(self) -> Outcome:
         """Run it.
@@ -237,19 +233,19 @@ class Play:
                 if stream is not None:
                     with suppress(OSError):
                         stream.close()
+        for log in self._logs.values():
+            log.close()
         for writer in self._writers:
             writer.join(5.0)
 
     # start
 
     def _plant_conflicts(self) -> None:
-        """Somebody else has used these keys at the ledger before, for something else."""
+        """Keys that the ledger says it has with other content."""
         with self._place.connect("ledger", ledger=True) as conn:
             for key, card in self._plan.cards.items():
                 if card.always == "conflict":
-                    conn.execute(
-                        "select ledger.post(%s, 0, 0, 'elsewhere', null, null, null, '{}')", (key,)
-                    )
+                    conn.execute("insert into ledger.fault values (%s, 'conflict')", (key,))
 
     def _start_ledger(self) -> None:
         cards = self._plan.cards
@@ -260,7 +256,7 @@ class Play:
             "keys": list(cards),
             "hold": 3 * READ_TIMEOUT,
         }
-        self._ledger = self._spawn("ledger_process", "ledger", given)
+        self._ledger = self._spawn("ledger_process", given)
         self._adapter = {
             **self._hear(self._ledger, "ledger")["adapter"],
             "connect_timeout": 2.0,
@@ -305,7 +301,7 @@ class Play:
             "freeze_after": freeze_after,
             "wait": part == "works",
         }
-        process = self._spawn("worker_process", name, given)
+        process = self._spawn("worker_process", given)
         self._children.append(Child(worker, instance, process, part))
 
     def _start_writers(self) -> None:
@@ -422,14 +418,16 @@ class Play:
         left = 0
         for instance in self._instances:
             client = PostgresClient(operator, instance)
-            if not client.stats().unknown:
-                continue
             row = operator.execute("select clock_timestamp() - %s", (_SETTLED_AFTER,)).fetchone()
             for parked in client.list_parked(limit=1000):
-                if parked.parked == "unknown":
+                if parked.uncertain:
                     left += 1
-                    if row is not None and parked.parked_at < row[0]:
+                    if row is None or parked.parked_at > row[0]:
+                        continue
+                    if parked.parked == "unknown":
                         self._resolve(client, ledger, parked)
+                    else:
+                        client.redrive([parked.message_id], actor=ACTOR, reason="may be there")
         return left
 
     def _resolve(
@@ -462,9 +460,9 @@ class Play:
     def _check_alive(self) -> None:
         for child in self._children:
             if child.process.poll() is not None and child.name != self._outcome.killed:
-                raise Broken(f"{child.name} ended with {child.process.returncode}")
+                raise self._ended(child.name, child.process)
         if self._ledger is not None and self._ledger.poll() is not None:
-            raise Broken(f"the ledger ended with {self._ledger.returncode}")
+            raise self._ended("the ledger", self._ledger)
 
     # end
 
@@ -488,17 +486,18 @@ class Play:
 
     # processes
 
-    def _spawn(self, module: str, name: str, given: dict[str, Any]) -> subprocess.Popen[str]:
-        with (self._logs / f"{name}.log").open("w", encoding="utf-8") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", f"trex_client.demo.{module}"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                # A Ctrl-C in the terminal is for us; we end the children.
-                start_new_session=True,
-            )
+    def _spawn(self, module: str, given: dict[str, Any]) -> subprocess.Popen[str]:
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the other streams
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"trex_client.demo.{module}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            # A Ctrl-C in the terminal is for us; we end the children.
+            start_new_session=True,
+        )
+        self._logs[process.pid] = log
         assert process.stdin is not None  # noqa: S101 - it is a pipe
         process.stdin.write(json.dumps(given) + "\n")
         process.stdin.flush()
@@ -508,11 +507,15 @@ class Play:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         text = process.stdout.readline()
         if not text:
-            raise Broken(f"{name} ended with {process.wait(30.0)}")
+            raise self._ended(name, process)
         said: dict[str, Any] = json.loads(text)
         return said
 
-
-def logs_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for the children's logs."""
-    return tempfile.TemporaryDirectory(prefix="trex-demo-")
+    def _ended(self, name: str, process: subprocess.Popen[str]) -> Broken:
+        """Its last words: an event of telemetry, or the type of an exception without its text."""
+        code = process.wait(30.0)
+        log = self._logs[process.pid]
+        log.seek(0)
+        last = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        words = last if last.startswith("{") else last.partition(":")[0]
+        return Broken(f"{name} ended with {code}: {words}")
