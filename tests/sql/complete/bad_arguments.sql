@@ -1,0 +1,31 @@
+-- criterion: ac-0040
+-- expect: TX400
+select trex.complete('', 1, 1);
+select trex.complete(null, 1, 1);
+select trex.complete('shop', null, 1);
+select trex.complete('shop', 1, null);
+select trex.complete('shop', 0, 1);
+select trex.complete('shop', 1, 0);
+select trex.complete('shop', -1, 1);
+select trex.complete('shop', 1, -1);
+select trex.complete('shop', 1, 1, p_on_lost => null);
+select trex.complete('shop', 1, 1, p_on_lost => '');
+select trex.complete('shop', 1, 1, p_on_lost => 'ignore');
+select trex.complete('shop', 1, 1, p_confirmed_by => '');
+select trex.complete('shop', 1, 1, p_confirmed_by => 'operator');
+select trex.complete('shop', 1, 1, p_confirmed_by => 'Answer');
+select trex.complete('shop', 1, 1, '');
+select trex.complete('shop', 1, 1, ' k');
+select trex.complete('shop', 1, 1, 'k ');
+select trex.complete('shop', 1, 1, e'k\u00a0');
+select trex.complete('shop', 1, 1, e'\u3000k');
+select trex.complete('shop', 1, 1, e'\ufeffk');
+select trex.complete('shop', 1, 1, e'a\u0001b');
+select trex.complete('shop', 1, 1, e'a\nb');
+select trex.complete('shop', 1, 1, e'a\u007fb');
+select trex.complete('shop', 1, 1, e'a\u0085b');
+select trex.complete('shop', 1, 1, repeat('x', 256));
+select trex.complete('shop', 1, 1, p_balance => 1);
+select trex.complete('shop', 1, 1, p_version => 1);
+select trex.complete('shop', 1, 1, p_balance => 'NaN', p_version => 1);
+select trex.complete('shop', 1, 1, p_balance => 1, p_version => -1);

@@ -1,0 +1,50 @@
+-- criterion: ac-0040
+select test.save();
+
+-- expect: TX400
+select trex.register_instance(null, 'me', 'why');
+select trex.register_instance('', 'me', 'why');
+select trex.register_instance('Shop', 'me', 'why');
+select trex.register_instance(repeat('a', 64), 'me', 'why');
+select trex.register_instance('new', null, 'why');
+select trex.register_instance('new', '', 'why');
+select trex.register_instance('new', ' me', 'why');
+select trex.register_instance('new', e'm\ne', 'why');
+select trex.register_instance('new', repeat('m', 256), 'why');
+select trex.register_instance('new', 'me', null);
+select trex.register_instance('new', 'me', '');
+select trex.register_instance('new', 'me', ' ');
+select trex.register_instance('new', 'me', e'w\nhy');
+select trex.register_instance('new', 'me', e'w\u0085');
+select trex.register_instance('new', 'me', repeat('w', 1001));
+select trex.register_instance('new', 'me', 'why', p_max_attempts => 0);
+select trex.register_instance('new', 'me', 'why', p_max_attempts => -1);
+select trex.register_instance('new', 'me', 'why', p_max_attempts => 1001);
+select trex.register_instance('new', 'me', 'why', p_lease_default => '0');
+select trex.register_instance('new', 'me', 'why', p_lease_default => '99 ms');
+select trex.register_instance('new', 'me', 'why', p_lease_default => '25 h');
+select trex.register_instance('new', 'me', 'why', p_lease_default => '1 month');
+select trex.register_instance('new', 'me', 'why', p_lease_default => '16 minutes');
+select trex.register_instance('new', 'me', 'why', p_lease_max => '0');
+select trex.register_instance('new', 'me', 'why', p_lease_max => '99 ms');
+select trex.register_instance('new', 'me', 'why', p_lease_max => '25 h');
+select trex.register_instance('new', 'me', 'why', p_lease_max => '1 month');
+select trex.register_instance('new', 'me', 'why', p_lease_max => '29 s');
+select trex.register_instance('new', 'me', 'why', p_backoff_base => '0');
+select trex.register_instance('new', 'me', 'why', p_backoff_base => '999 us');
+select trex.register_instance('new', 'me', 'why', p_backoff_base => '721 h');
+select trex.register_instance('new', 'me', 'why', p_backoff_base => '1 month');
+select trex.register_instance('new', 'me', 'why', p_backoff_base => '2 h');
+select trex.register_instance('new', 'me', 'why', p_backoff_cap => '0');
+select trex.register_instance('new', 'me', 'why', p_backoff_cap => '999 us');
+select trex.register_instance('new', 'me', 'why', p_backoff_cap => '721 h');
+select trex.register_instance('new', 'me', 'why', p_backoff_cap => '1 month');
+select trex.register_instance('new', 'me', 'why', p_backoff_cap => '1 ms');
+select trex.register_instance('new', 'me', 'why', p_on_parked => '');
+select trex.register_instance('new', 'me', 'why', p_on_parked => 'Block');
+select trex.register_instance('new', 'me', 'why', p_on_parked => 'skip');
+select trex.register_instance('new', 'me', 'why', p_payload_max => 1);
+select trex.register_instance('new', 'me', 'why', p_payload_max => 0);
+select trex.register_instance('new', 'me', 'why', p_payload_max => 16777217);
+
+select test.unchanged();

@@ -1,0 +1,15 @@
+-- criterion: ac-0034
+select test.put(1, p_cash => 3);
+select test.claim() = 1;
+select test.park(1, 'unknown') = 'unknown';
+
+select r.status = 'recorded', r.state = 'permanent', r.due_at is null
+from trex.resolve('shop', 1, 'abandon', 'cancelled', 'me', 'why') r;
+select d.parked = 'permanent', not d.uncertain from trex.delivery d;
+select s.parked = 'permanent', s.reason = 'operator', s.resolved_at is null from trex.ledger_skip s;
+select c.skipped = 3, c.uncertain = 0 from trex.pending_cash_delta('shop') c;
+
+-- expect: TX423
+select * from trex.resolve('shop', 1, 'abandon', 'cancelled', 'me', 'why');
+
+select r.status = 'redriven' from trex.redrive('shop', array[1], 'me', 'why') r;

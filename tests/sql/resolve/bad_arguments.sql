@@ -1,0 +1,38 @@
+-- criterion: ac-0040
+-- expect: TX400
+select trex.resolve('', 1, 'resend', 'seen', 'me', 'why');
+select trex.resolve('shop', null, 'resend', 'seen', 'me', 'why');
+select trex.resolve('shop', 0, 'resend', 'seen', 'me', 'why');
+select trex.resolve('shop', 1, null, 'seen', 'me', 'why');
+select trex.resolve('shop', 1, '', 'seen', 'me', 'why');
+select trex.resolve('shop', 1, 'Resend', 'seen', 'me', 'why');
+select trex.resolve('shop', 1, 'done', 'seen', 'me', 'why');
+select trex.resolve('shop', 1, 'resend', null, 'me', 'why');
+select trex.resolve('shop', 1, 'resend', '', 'me', 'why');
+select trex.resolve('shop', 1, 'resend', ' ', 'me', 'why');
+select trex.resolve('shop', 1, 'resend', e'a\nb', 'me', 'why');
+select trex.resolve('shop', 1, 'resend', repeat('x', 1001), 'me', 'why');
+select trex.resolve('shop', 1, 'resend', 'seen', null, 'why');
+select trex.resolve('shop', 1, 'resend', 'seen', '', 'why');
+select trex.resolve('shop', 1, 'resend', 'seen', ' me', 'why');
+select trex.resolve('shop', 1, 'resend', 'seen', e'm\ne', 'why');
+select trex.resolve('shop', 1, 'resend', 'seen', repeat('m', 256), 'why');
+select trex.resolve('shop', 1, 'resend', 'seen', 'me', null);
+select trex.resolve('shop', 1, 'resend', 'seen', 'me', '');
+select trex.resolve('shop', 1, 'resend', 'seen', 'me', ' ');
+select trex.resolve('shop', 1, 'resend', 'seen', 'me', e'w\nhy');
+select trex.resolve('shop', 1, 'resend', 'seen', 'me', e'w\u0085');
+select trex.resolve('shop', 1, 'resend', 'seen', 'me', repeat('w', 1001));
+select trex.resolve('shop', 1, 'delivered', 'seen', 'me', 'why', '');
+select trex.resolve('shop', 1, 'delivered', 'seen', 'me', 'why', ' k');
+select trex.resolve('shop', 1, 'delivered', 'seen', 'me', 'why', 'k ');
+select trex.resolve('shop', 1, 'delivered', 'seen', 'me', 'why', e'k\u00a0');
+select trex.resolve('shop', 1, 'delivered', 'seen', 'me', 'why', e'\u3000k');
+select trex.resolve('shop', 1, 'delivered', 'seen', 'me', 'why', e'\ufeffk');
+select trex.resolve('shop', 1, 'delivered', 'seen', 'me', 'why', e'a\u0001b');
+select trex.resolve('shop', 1, 'delivered', 'seen', 'me', 'why', e'a\nb');
+select trex.resolve('shop', 1, 'delivered', 'seen', 'me', 'why', e'a\u007fb');
+select trex.resolve('shop', 1, 'delivered', 'seen', 'me', 'why', e'a\u0085b');
+select trex.resolve('shop', 1, 'delivered', 'seen', 'me', 'why', repeat('x', 256));
+select trex.resolve('shop', 1, 'resend', 'seen', 'me', 'why', 'ref');
+select trex.resolve('shop', 1, 'abandon', 'seen', 'me', 'why', 'ref');

@@ -1,0 +1,20 @@
+-- criterion: ac-0037
+-- as: app
+-- expect: 42501
+select trex.unbind('shop', 'somebody', 'me', 'why');
+
+-- as: worker
+-- expect: 42501
+select trex.unbind('shop', 'somebody', 'me', 'why');
+
+-- as: reader
+-- expect: 42501
+select trex.unbind('shop', 'somebody', 'me', 'why');
+
+-- An operator needs no binding of his own.
+-- as: operator
+select trex.unbind('sealed', 'somebody', 'me', 'why') in (true, false);
+
+-- as: operator
+-- expect: TX403
+select trex.unbind('nobody', 'somebody', 'me', 'why');
