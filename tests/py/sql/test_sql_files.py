@@ -1,13 +1,14 @@
 """The SQL tests under `tests/sql`: one behaviour a file, folder = function.
 
-A file is a list of blocks with a blank line between them, run on a fresh database with `helpers.sql`, each statement
-in a transaction of its own. A block is one statement with a `$$` body, or statements that end their lines with `;`.
-Comments at its top say how to run it:
+A file is a list of blocks with a blank line between them, run on a fresh database with
+`helpers.sql`, each statement in a transaction of its own. A block is one statement with a `$$`
+body, or statements that end their lines with `;`. Comments at its top say how to run it:
 
-    -- expect: TX400       each statement must fail with this SQLSTATE, with constant text and without DETAIL
+    -- expect: TX400       each statement must fail with this SQLSTATE, constant text, no DETAIL
     -- expect: no rows     each statement must return none
     -- as: worker          through this login of the tests (see TEST_ROLES), not as superuser
     -- clock: 31 seconds   move the clock first (it stands still from the start)
+    -- criterion: ac-0029  what the file verifies
 
 A statement may return rows of anything, but a boolean must be true, and there must be a row.
 """
@@ -88,7 +89,7 @@ def run(database, path: Path) -> int:
     admin = database.connect()
     admin.execute((ROOT / "helpers.sql").read_text(encoding="utf-8"))
     database.clock.freeze()
-    connections = {None: admin}
+    connections: dict[str | None, psycopg.Connection] = {None: admin}
     checks = 0
     for block in read(path):
         role = block.said.get("as")
@@ -132,14 +133,11 @@ def test_sql_file(pg_db, path):
 
 
 def test_every_public_function_has_its_folder(new_db):
-    rows = (
-        new_db()
-        .connect()
-        .execute(
-            "select proname from pg_proc where pronamespace = 'trex'::regnamespace and proname !~ '^_'"
-        )
-        .fetchall()
-    )
+    conn = new_db().connect()
+    rows = conn.execute(
+        "select p.proname from pg_proc as p"
+        " where p.pronamespace = 'trex'::regnamespace and p.proname !~ '^_'"
+    ).fetchall()
     functions = {name for (name,) in rows}
     folders = {path.parent.name for path in FILES} - {"catalog", "schema"}
     assert functions == folders
