@@ -12,8 +12,13 @@ insert into trex.ledger_skip as s (
 )
 select p_instance_key, m.message_id, m.account, m.currency, m.cash_delta, u.parked, u.reason, p_now
 from unnest(p_message_ids, p_parked, p_reasons) u (message_id, parked, reason)
-join trex.message m on m.instance_key = p_instance_key and m.message_id = u.message_id
-where m.message_id = any(p_message_ids) and m.box = 'outbox' and u.parked is not null
+cross join lateral (
+    select w.*
+    from trex.message w
+    where w.instance_key = p_instance_key and w.message_id = u.message_id
+    limit 1
+) m
+where m.box = 'outbox' and u.parked is not null
 order by m.message_id
 on conflict (instance_key, message_id) do update
 set parked = excluded.parked, reason = excluded.reason, opened_at = excluded.opened_at,

@@ -1,7 +1,7 @@
 -- Every outcome of a worker, one or many, is this compare-and-set on (instance_key, message_id, fence of the open claim).
 -- A row is touched only when its fence matches and its claim has no end yet; the rest is told why not: not_found,
 -- already_recorded / ended_otherwise, claim_lost. lease_until isn't compared: a late holder that nobody superseded may
--- record. Rows are locked in id order: the delete walks the primary key, a mixed batch locks all of its rows first.
+-- record. Rows are locked in id order by single look-ups, whatever the planner believes, and then changed by address.
 create or replace function trex._record(
     p_instance trex.instance,
     p_message_ids bigint[],
@@ -24,65 +24,82 @@ security invoker
 as $$
 declare
     v_key text := p_instance.instance_key;
-    v_mixed boolean := not p_results <@ array['completed', 'duplicate'];
-    v_ords integer[];
+    v_tids tid[];
     v_ids bigint[];
+    v_attempts integer[];
     v_lates boolean[];
+    v_ords bigint[];
+    v_others bigint[];
     v_had_skips boolean;
     v_boxes text[];
     v_keys text[];
     v_row record;
     v_settled record;
     v_reason text;
+    v_state text;
+    v_end_tids tid[] := array[]::tid[];
     v_end_ids bigint[] := array[]::bigint[];
+    v_end_lates boolean[] := array[]::boolean[];
+    v_end_states text[] := array[]::text[];
     v_end_due timestamptz[] := array[]::timestamptz[];
     v_end_tries integer[] := array[]::integer[];
     v_end_uncertain boolean[] := array[]::boolean[];
     v_end_parked text[] := array[]::text[];
     v_end_reasons text[] := array[]::text[];
 begin
-    if v_mixed then
-        perform 1
+    select
+        array_agg(l.tid) filter (where i.delivered), array_agg(l.message_id) filter (where i.delivered),
+        array_agg(l.attempts) filter (where i.delivered), array_agg(l.late) filter (where i.delivered),
+        array_agg(i.ord) filter (where i.delivered), array_agg(i.ord) filter (where not i.delivered),
+        bool_or(l.deferred) filter (where i.delivered),
+        array_agg(l.box) filter (where i.delivered and l.ordering_key is not null),
+        array_agg(l.ordering_key) filter (where i.delivered and l.ordering_key is not null)
+    into v_tids, v_ids, v_attempts, v_lates, v_ords, v_others, v_had_skips, v_boxes, v_keys
+    from (
+        select u.message_id, u.fence, u.result in ('completed', 'duplicate') as delivered, u.ord
+        from unnest(p_message_ids, p_fences, p_results) with ordinality u (message_id, fence, result, ord)
+        order by u.message_id
+    ) i
+    cross join lateral (
+        select
+            d.ctid as tid, d.message_id, d.attempts, d.box, d.ordering_key, d.lease_until <= p_now as late,
+            d.deferred_until is not null as deferred
         from trex.delivery d
-        where d.instance_key = v_key and d.message_id = any(p_message_ids)
-            and d.fence = p_fences[array_position(p_message_ids, d.message_id)]
+        where d.instance_key = v_key and d.message_id = i.message_id and d.fence = i.fence
             and d.lease_until is not null
-        order by d.message_id
-        for update;
-    end if;
+        limit 1
+        for update
+    ) l;
 
     -- Delivered: the delivery goes and its receipt comes in one statement.
-    with gone as (
-        delete from trex.delivery d
-        where d.instance_key = v_key and d.message_id = any(p_message_ids)
-            and d.fence = p_fences[array_position(p_message_ids, d.message_id)]
-            and d.lease_until is not null
-            and p_results[array_position(p_message_ids, d.message_id)] in ('completed', 'duplicate')
-        returning
-            d.message_id, d.fence, d.attempts, d.box, d.ordering_key, d.lease_until <= p_now as late,
-            d.deferred_until is not null as deferred, array_position(p_message_ids, d.message_id) as ord
-    ),
-    stored as (
+    if v_tids is not null then
+        with gone as (
+            delete from trex.delivery d where d.ctid = any(v_tids)
+        )
         insert into trex.receipt (
             instance_key, message_id, fence, attempt, duplicate, late, confirmed_by, reference, delivered_at
         )
         select
-            v_key, g.message_id, g.fence, g.attempts, p_results[g.ord] = 'duplicate', g.late,
-            coalesce(p_confirmed_by[g.ord], 'answer'), p_references[g.ord], p_now
-        from gone g
-    )
-    select
-        array_agg(g.ord), array_agg(g.message_id), array_agg(g.late), bool_or(g.deferred),
-        array_agg(g.box) filter (where g.ordering_key is not null),
-        array_agg(g.ordering_key) filter (where g.ordering_key is not null)
-    into v_ords, v_ids, v_lates, v_had_skips, v_boxes, v_keys
-    from gone g;
-
+            v_key, u.message_id, p_fences[u.ord], u.attempt, p_results[u.ord] = 'duplicate', u.late,
+            coalesce(p_confirmed_by[u.ord], 'answer'), p_references[u.ord], p_now
+        from unnest(v_ids, v_attempts, v_lates, v_ords) u (message_id, attempt, late, ord);
+    end if;
     if v_had_skips then
         -- Only a message that was parked before can have an open skip, and it came back with a due time.
         update trex.ledger_skip s
-        set resolved_at = p_now, resolved_fence = p_fences[array_position(p_message_ids, s.message_id)]
-        where s.instance_key = v_key and s.message_id = any(v_ids) and s.resolved_at is null;
+        set resolved_at = p_now, resolved_fence = l.fence
+        from (
+            select k.ctid as tid, p_fences[u.ord] as fence
+            from unnest(v_ids, v_ords) u (message_id, ord)
+            cross join lateral (
+                select w.ctid
+                from trex.ledger_skip w
+                where w.instance_key = v_key and w.message_id = u.message_id and w.resolved_at is null
+                limit 1
+                for no key update
+            ) k
+        ) l
+        where s.ctid = l.tid;
     end if;
     if v_ids is not null and array_remove(p_versions, null) <> '{}' then
         perform trex._store_snapshots(v_key, v_ids, p_message_ids, p_fences, p_balances, p_versions, p_now);
@@ -99,19 +116,25 @@ begin
     end if;
 
     -- Ended otherwise: settle each, then change the locked rows in one statement.
-    if v_mixed then
+    if v_others is not null then
         for v_row in
             select
-                d.message_id, d.fence, d.attempts, d.tries, d.box, d.ordering_key, d.uncertain,
-                d.lease_until <= p_now as late, d.sent_fence is not distinct from d.fence as sent, m.effect_policy,
-                array_position(p_message_ids, d.message_id) as ord
-            from trex.delivery d
-            join trex.message m on m.instance_key = v_key and m.message_id = d.message_id
-            where d.instance_key = v_key and d.message_id = any(p_message_ids)
-                and m.message_id = any(p_message_ids)
-                and d.fence = p_fences[array_position(p_message_ids, d.message_id)]
-                and d.lease_until is not null
-            order by d.message_id
+                d.tid, d.message_id, d.fence, d.attempts, d.tries, d.box, d.ordering_key, d.uncertain,
+                d.lease_until <= p_now as late, d.sent_fence is not distinct from d.fence as sent,
+                m.effect_policy, u.ord
+            from unnest(v_others) u (ord)
+            cross join lateral (
+                select w.ctid as tid, w.*
+                from trex.delivery w
+                where w.instance_key = v_key and w.message_id = p_message_ids[u.ord]
+                limit 1
+            ) d
+            cross join lateral (
+                select w.effect_policy
+                from trex.message w
+                where w.instance_key = v_key and w.message_id = d.message_id
+                limit 1
+            ) m
         loop
             v_settled := trex._settle(
                 p_results[v_row.ord], v_row.effect_policy, v_row.uncertain, v_row.sent, v_row.tries,
@@ -119,16 +142,17 @@ begin
                 coalesce(p_park[v_row.ord], false)
             );
             v_reason := coalesce(p_reasons[v_row.ord], 'unspecified');
+            v_state := case
+                when v_settled.parked is not null then v_settled.parked
+                when p_results[v_row.ord] = 'released' then 'ready'
+                else 'deferred'
+            end;
             insert into trex.outcome (
                 instance_key, message_id, fence, attempt, kind, state, reason, late, recorded_at
             )
             values (
                 v_key, v_row.message_id, v_row.fence, v_row.attempts, p_results[v_row.ord],
-                case
-                    when v_settled.parked is not null then v_settled.parked
-                    when p_results[v_row.ord] = 'released' then 'ready'
-                    else 'deferred'
-                end,
+                v_state,
                 v_reason, v_row.late, p_now
             );
             if v_settled.parked is not null and p_results[v_row.ord] in ('retry', 'unknown')
@@ -136,7 +160,10 @@ begin
             then
                 v_reason := 'attempts_exhausted';
             end if;
+            v_end_tids := v_end_tids || v_row.tid;
             v_end_ids := v_end_ids || v_row.message_id;
+            v_end_lates := v_end_lates || v_row.late;
+            v_end_states := v_end_states || v_state;
             v_end_due := v_end_due || case
                 when v_settled.parked is not null then 'infinity'
                 when p_results[v_row.ord] = 'released' then p_now
@@ -161,12 +188,11 @@ begin
             end if;
         end loop;
         update trex.delivery d
-        set lease_until = null, worker = null,
-            deferred_until = v_end_due[array_position(v_end_ids, d.message_id)],
-            tries = v_end_tries[array_position(v_end_ids, d.message_id)],
-            uncertain = v_end_uncertain[array_position(v_end_ids, d.message_id)],
-            parked = v_end_parked[array_position(v_end_ids, d.message_id)]
-        where d.instance_key = v_key and d.message_id = any(v_end_ids);
+        set lease_until = null, worker = null, deferred_until = u.due, tries = u.tries, uncertain = u.uncertain,
+            parked = u.parked
+        from unnest(v_end_tids, v_end_due, v_end_tries, v_end_uncertain, v_end_parked)
+            u (tid, due, tries, uncertain, parked)
+        where d.ctid = u.tid;
         if array_remove(v_end_parked, null) <> '{}' then
             perform trex._open_skips(v_key, v_end_ids, v_end_parked, v_end_reasons, p_now);
         end if;
@@ -200,12 +226,8 @@ begin
         select u.ord, p_message_ids[u.ord], p_fences[u.ord], 'recorded', 'delivered', u.late, null
         from unnest(v_ords, v_lates) u (ord, late)
         union all
-        select
-            array_position(p_message_ids, o.message_id), o.message_id, o.fence, 'recorded', o.state, o.late,
-            nullif(v_end_due[array_position(v_end_ids, o.message_id)], 'infinity')
-        from trex.outcome o
-        where o.instance_key = v_key and o.message_id = any(v_end_ids)
-            and o.fence = p_fences[array_position(p_message_ids, o.message_id)]
+        select u.ord, p_message_ids[u.ord], p_fences[u.ord], 'recorded', u.state, u.late, nullif(u.due, 'infinity')
+        from unnest(v_others, v_end_states, v_end_lates, v_end_due) u (ord, state, late, due)
     ) q
     order by q.ord;
 end

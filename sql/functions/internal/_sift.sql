@@ -30,10 +30,20 @@ begin
             d.message_id, d.box, d.ordering_key, d.fence, d.attempts, d.tries, d.uncertain,
             d.lease_until is not null as expired, d.sent_fence is not distinct from d.fence and d.fence > 0 as sent,
             m.effect_policy
-        from trex.delivery d
-        join trex.message m on m.instance_key = v_key and m.message_id = d.message_id
-        where d.instance_key = v_key and d.message_id = any(p_message_ids) and m.message_id = any(p_message_ids)
-        order by d.message_id
+        from unnest(p_message_ids) with ordinality u (message_id, ord)
+        cross join lateral (
+            select w.*
+            from trex.delivery w
+            where w.instance_key = v_key and w.message_id = u.message_id
+            limit 1
+        ) d
+        cross join lateral (
+            select w.effect_policy
+            from trex.message w
+            where w.instance_key = v_key and w.message_id = u.message_id
+            limit 1
+        ) m
+        order by u.ord
     loop
         v_parked := null;
         v_uncertain := v_row.uncertain;

@@ -22,9 +22,14 @@ begin
         select m.message_id, m.account, m.currency, u.fence, u.version, round(u.balance, c.exponent) as balance,
             trex._is_amount(u.balance, c.exponent) is true as fits
         from unnest(p_message_ids, p_fences, p_balances, p_versions) u (message_id, fence, balance, version)
-        join trex.message m on m.instance_key = p_instance_key and m.message_id = u.message_id
+        cross join lateral (
+            select w.*
+            from trex.message w
+            where w.instance_key = p_instance_key and w.message_id = u.message_id
+            limit 1
+        ) m
         left join trex.currency c on c.currency = m.currency
-        where m.message_id = any(p_delivered) and u.version is not null
+        where u.message_id = any(p_delivered) and u.version is not null
         order by m.account collate "C", m.currency collate "C", u.version, m.message_id
     loop
         if not v_row.fits then

@@ -1,7 +1,7 @@
--- Pick, then take by `= any(array)`: an `in (select ... limit ... skip locked)` takes too many rows under stale statistics. Due rows
--- (after a retry) get half of the limit, ready ones the rest, a second round gives what is left to due rows again. Rows that
--- need a look first are set aside for trex._sift. Fence and lease come in the update, after every lock: no claim is
--- born expired, and no fence is given back.
+-- Pick row addresses into an array under lock, then take exactly those: an `in (select ... limit ... skip locked)` takes too many
+-- rows under stale statistics, and no plan can be wrong about an address. Due rows (after a retry) get half of the limit,
+-- ready ones the rest, a second round gives what is left to due rows again. Rows that need a look first go through
+-- trex._sift. Fence and lease come in the update, after every lock: no claim is born expired, no fence is given back.
 create or replace function trex._take(
     p_instance trex.instance,
     p_worker text,
@@ -32,13 +32,10 @@ declare
     v_due_share integer;
     v_due integer;
     v_set_aside boolean;
-    v_ids bigint[];
-    v_fences bigint[];
+    v_tids tid[];
     v_attempts integer[];
     v_tries integer[];
     v_uncertain boolean[];
-    v_deferred timestamptz[];
-    v_leases timestamptz[];
     v_special bigint[];
     v_left bigint[] := array[]::bigint[];
     v_got integer := 0;
@@ -57,35 +54,31 @@ begin
     end if;
     loop
         if p_correlation_id is not null then
+            v_tids := array[]::tid[];
             v_special := array(
                 select q.message_id
                 from (
-                    select d.message_id
+                    select m.message_id
                     from trex.message m
-                    join trex.delivery d on d.instance_key = v_key and d.message_id = m.message_id
+                    cross join lateral (
+                        select d.message_id
+                        from trex.delivery d
+                        where d.instance_key = v_key and d.message_id = m.message_id and d.box = p_box
+                            and d.parked is null
+                            and (d.deferred_until is null or d.deferred_until <= p_now)
+                            and (d.lease_until is null or d.lease_until <= p_now)
+                        limit 1
+                        for no key update skip locked
+                    ) l
                     where m.instance_key = v_key and m.correlation_id = p_correlation_id
-                        and d.box = p_box and d.parked is null
-                        and (d.deferred_until is null or d.deferred_until <= p_now)
-                        and (d.lease_until is null or d.lease_until <= p_now)
-                        and d.message_id <> all(v_left)
+                        and m.message_id <> all(v_left)
                     order by m.message_id
                     limit p_limit - v_got
-                    for no key update of d skip locked
                 ) q
             );
-            v_due := 0;
-            v_ids := null;
-            v_fences := null;
-            v_attempts := null;
-            v_tries := null;
-            v_uncertain := null;
-            v_deferred := null;
-            v_leases := null;
         else
             with due as materialized (
-                select
-                    d.message_id,
-                    d.lease_until is not null or d.tries >= v_max or d.uncertain or d.ordering_key is not null as special
+                select d.ctid as tid, d.message_id, d.lease_until is not null or d.tries >= v_max or d.uncertain or d.ordering_key is not null as special
                 from trex.delivery d
                 where d.instance_key = v_key and d.box = p_box and d.message_id > 0
                     and d.deferred_until <= p_now and d.deferred_until > v_due_after
@@ -96,9 +89,7 @@ begin
                 for no key update skip locked
             ),
             ready as materialized (
-                select
-                    d.message_id,
-                    d.lease_until is not null or d.tries >= v_max or d.uncertain or d.ordering_key is not null as special
+                select d.ctid as tid, d.message_id, d.lease_until is not null or d.tries >= v_max or d.uncertain or d.ordering_key is not null as special
                 from trex.delivery d
                 where d.instance_key = v_key and d.box = p_box and d.message_id > 0
                     and d.deferred_until is null and d.message_id > p_after
@@ -107,68 +98,63 @@ begin
                 order by d.deferred_until, d.message_id
                 limit p_limit - v_got - (select count(*) from due)
                 for no key update skip locked
-            ),
-            picked as (
-                select due.message_id, due.special from due
-                union all
-                select ready.message_id, ready.special from ready
-            ),
-            taken as (
-                update trex.delivery d
-                set lease_until = (select trex._now()) + p_lease, worker = p_worker,
-                    fence = v_epoch + nextval('trex.fence_seq'), attempts = d.attempts + 1, tries = d.tries + 1
-                where d.instance_key = v_key
-                    and d.message_id = any(array(select p.message_id from picked p where not p.special))
-                returning
-                    d.message_id, d.fence, d.attempts, d.tries, d.uncertain, d.deferred_until, d.lease_until
             )
             select
-                array_agg(t.message_id), array_agg(t.fence), array_agg(t.attempts), array_agg(t.tries),
-                array_agg(t.uncertain), array_agg(t.deferred_until), array_agg(t.lease_until),
-                array(select p.message_id from picked p where p.special),
+                coalesce(array_agg(p.tid order by p.message_id) filter (where not p.special), array[]::tid[]),
+                array_agg(p.message_id order by p.message_id) filter (where p.special),
                 (select count(*) from due)
-            into
-                v_ids, v_fences, v_attempts, v_tries, v_uncertain, v_deferred, v_leases, v_special, v_due
-            from taken t;
+            into v_tids, v_special, v_due
+            from (
+                select due.tid, due.message_id, due.special from due
+                union all
+                select ready.tid, ready.message_id, ready.special from ready
+            ) p;
         end if;
-
         v_set_aside := false;
         if v_special <> '{}' then
             v_sifted := trex._sift(p_instance, v_special, 10 * p_limit - v_moved, p_now);
             v_left := v_left || v_sifted.left_alone;
             v_moved := v_moved + v_sifted.moved;
             v_set_aside := v_sifted.moved > 0 or v_sifted.left_alone <> '{}';
-            v_special := v_sifted.claimable;
+            v_tids := v_tids || array(
+                select l.tid
+                from unnest(v_sifted.claimable) with ordinality u (message_id, ord)
+                cross join lateral (
+                    select d.ctid as tid
+                    from trex.delivery d
+                    where d.instance_key = v_key and d.message_id = u.message_id
+                    limit 1
+                ) l
+                order by u.ord
+            );
+        end if;
+        if v_tids <> '{}' then
             with taken as (
                 update trex.delivery d
                 set lease_until = (select trex._now()) + p_lease, worker = p_worker,
                     fence = v_epoch + nextval('trex.fence_seq'), attempts = d.attempts + 1, tries = d.tries + 1
-                where d.instance_key = v_key and d.message_id = any(v_special)
+                from unnest(v_tids) u (tid)
+                where d.ctid = u.tid
                 returning
                     d.message_id, d.fence, d.attempts, d.tries, d.uncertain, d.deferred_until, d.lease_until
             )
             select
-                v_ids || array_agg(t.message_id), v_fences || array_agg(t.fence),
-                v_attempts || array_agg(t.attempts), v_tries || array_agg(t.tries),
-                v_uncertain || array_agg(t.uncertain), v_deferred || array_agg(t.deferred_until),
-                v_leases || array_agg(t.lease_until)
-            into v_ids, v_fences, v_attempts, v_tries, v_uncertain, v_deferred, v_leases
+                ids || array_agg(t.message_id), fences || array_agg(t.fence), v_attempts || array_agg(t.attempts),
+                v_tries || array_agg(t.tries), v_uncertain || array_agg(t.uncertain),
+                deferred || array_agg(t.deferred_until), leases || array_agg(t.lease_until)
+            into ids, fences, v_attempts, v_tries, v_uncertain, deferred, leases
             from taken t;
+            v_got := cardinality(ids);
         end if;
-        ids := ids || v_ids;
-        fences := fences || v_fences;
-        attempts := attempts || v_attempts;
-        tries := tries || v_tries;
-        uncertain := uncertain || v_uncertain;
-        deferred := deferred || v_deferred;
-        leases := leases || v_leases;
-        v_got := coalesce(cardinality(ids), 0);
 
         -- Another round: due rows that their share kept out, or rows that stood behind some set aside.
         exit when v_got >= p_limit or v_moved >= 10 * p_limit or cardinality(v_left) >= 10 * p_limit;
         exit when not v_set_aside and (v_due < v_due_share or p_correlation_id is not null);
         v_due_share := p_limit - v_got;
     end loop;
+    attempts := v_attempts;
+    tries := v_tries;
+    uncertain := v_uncertain;
     if v_got < p_limit and p_after = 0 and p_correlation_id is null then
         perform trex._free_heads(v_key, p_box, p_instance.on_parked = 'block', p_now);
     end if;

@@ -49,14 +49,33 @@ select
     end,
     r.result is not null or o.kind is not null or e.fence = i.fence or d.fence = i.fence
 from unnest(p_message_ids, p_fences, p_results) i (message_id, fence, result)
-left join trex.message m on m.instance_key = p_instance_key and m.message_id = i.message_id
-left join trex.delivery d on d.instance_key = p_instance_key and d.message_id = i.message_id
-left join trex.receipt e on e.instance_key = p_instance_key and e.message_id = i.message_id
+left join lateral (
+    select w.*
+    from trex.message w
+    where w.instance_key = p_instance_key and w.message_id = i.message_id
+    limit 1
+) m on true
+left join lateral (
+    select w.*
+    from trex.delivery w
+    where w.instance_key = p_instance_key and w.message_id = i.message_id
+    limit 1
+) d on true
+left join lateral (
+    select w.*
+    from trex.receipt w
+    where w.instance_key = p_instance_key and w.message_id = i.message_id
+    limit 1
+) e on true
 left join lateral (
     select case when e.duplicate then 'duplicate' else 'completed' end as result
     where e.fence = i.fence and e.confirmed_by <> 'operator'
 ) r on true
-left join trex.outcome o
-    on o.instance_key = p_instance_key and o.message_id = i.message_id and o.fence = i.fence
+left join lateral (
+    select w.kind
+    from trex.outcome w
+    where w.instance_key = p_instance_key and w.message_id = i.message_id and w.fence = i.fence
+    limit 1
+) o on true
 where i.message_id <> all(coalesce(p_done, '{}'))
 $$;

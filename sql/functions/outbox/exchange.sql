@@ -94,8 +94,12 @@ begin
         v_taken.ids, v_taken.fences, v_taken.attempts, v_taken.tries, v_taken.uncertain, v_taken.deferred,
         v_taken.leases
     ) u (message_id, fence, attempts, tries, uncertain, deferred_until, lease_until)
-    join trex.message m on m.instance_key = p_instance_key and m.message_id = u.message_id
-    where m.message_id = any(v_taken.ids)
+    cross join lateral (
+        select w.*
+        from trex.message w
+        where w.instance_key = p_instance_key and w.message_id = u.message_id
+        limit 1
+    ) m
     order by u.deferred_until, u.message_id;
 end
 $$;
