@@ -68,7 +68,8 @@ check (
 
 create sequence trex.message_id_seq as bigint no cycle cache 1;
 
--- The low 42 bits of a fence; the epoch fills the high ones. CACHE 1: a cached block would be handed out late and out of order.
+-- The low 42 bits of a fence; the epoch fills the high ones. CACHE 1: a cached block would be
+-- handed out late and out of order.
 create sequence trex.fence_seq as bigint maxvalue 4398046511103 no cycle cache 1;
 
 create table trex.epoch (
@@ -84,7 +85,8 @@ create table trex.currency (
     exponent smallint not null check (exponent between 0 and 18)
 );
 
--- ISO 4217 (list one, active codes) by number of decimals, and the common crypto assets by their smallest unit.
+-- ISO 4217 (list one, active codes) by number of decimals, and the common crypto assets by their
+-- smallest unit.
 insert into trex.currency (currency, exponent)
 select
     unnest(string_to_array(v.codes, ' ')),
@@ -94,12 +96,13 @@ from (
     (0, 'BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF'),
     (
         2,
-        'AED AFN ALL AMD ANG AOA ARS AUD AWG AZN BAM BBD BDT BGN BMD BND BOB BOV BRL BSD BTN BWP BYN BZD '
-        'CAD CDF CHE CHF CHW CNY COP COU CRC CUC CUP CVE CZK DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL '
-        'GHS GIP GMD GTQ GYD HKD HNL HTG HUF IDR ILS INR IRR JMD KES KGS KHR KPW KYD KZT LAK LBP LKR LRD '
-        'LSL MAD MDL MGA MKD MMK MNT MOP MRU MUR MVR MWK MXN MXV MYR MZN NAD NGN NIO NOK NPR NZD PAB PEN '
-        'PGK PHP PKR PLN QAR RON RSD RUB SAR SBD SCR SDG SEK SGD SHP SLE SLL SOS SRD SSP STN SVC SYP SZL '
-        'THB TJS TMT TOP TRY TTD TWD TZS UAH USD USN UYU UZS VED VES WST XCD XCG YER ZAR ZMW ZWG ZWL'
+        'AED AFN ALL AMD ANG AOA ARS AUD AWG AZN BAM BBD BDT BGN BMD BND BOB BOV BRL BSD BTN '
+        'BWP BYN BZD CAD CDF CHE CHF CHW CNY COP COU CRC CUC CUP CVE CZK DKK DOP DZD EGP ERN '
+        'ETB EUR FJD FKP GBP GEL GHS GIP GMD GTQ GYD HKD HNL HTG HUF IDR ILS INR IRR JMD KES '
+        'KGS KHR KPW KYD KZT LAK LBP LKR LRD LSL MAD MDL MGA MKD MMK MNT MOP MRU MUR MVR MWK '
+        'MXN MXV MYR MZN NAD NGN NIO NOK NPR NZD PAB PEN PGK PHP PKR PLN QAR RON RSD RUB SAR '
+        'SBD SCR SDG SEK SGD SHP SLE SLL SOS SRD SSP STN SVC SYP SZL THB TJS TMT TOP TRY TTD '
+        'TWD TZS UAH USD USN UYU UZS VED VES WST XCD XCG YER ZAR ZMW ZWG ZWL'
     ),
     (3, 'BHD IQD JOD KWD LYD OMR TND'),
     (4, 'CLF UYW'),
@@ -159,9 +162,10 @@ create table trex.message (
 create index message_correlation on trex.message (instance_key, correlation_id, message_id)
 where correlation_id is not null;
 
--- deferred_until: null = ready, a time = due then, infinity = parked, or waiting behind an earlier row of its ordering key.
--- lease_until is not null exactly while the claim with this fence has no recorded end. instance_key was checked in message; the
--- rules are one CHECK because PostgreSQL parses each again for every statement.
+-- deferred_until: null = ready, a time = due then, infinity = parked, or waiting behind an
+-- earlier row of its ordering key. lease_until is not null exactly while the claim with this
+-- fence has no recorded end. instance_key was checked in message; the rules are one CHECK
+-- because PostgreSQL parses each again for every statement.
 create table trex.delivery (
     instance_key text collate "C" not null,
     message_id bigint not null,
@@ -188,16 +192,17 @@ create table trex.delivery (
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- Always true, but only a query that says so may use the index: a plan made while the table looked empty would otherwise take
--- it for look-ups by message_id, read the whole instance, and stay.
+-- Always true, but only a query that says so may use the index: a plan made while the table
+-- looked empty would otherwise take it for look-ups by message_id, read the whole instance, and
+-- stay.
 create index delivery_claim on trex.delivery (instance_key, box, deferred_until, message_id)
 where message_id > 0;
 
 create index delivery_lane on trex.delivery (instance_key, box, ordering_key, message_id)
 where ordering_key is not null;
 
--- Made last: of indexes that cost the same on a small table the planner takes the newest, and a look-up by ids must keep this
--- one when the pinned plan outlives the small table.
+-- Made last: of indexes that cost the same on a small table the planner takes the newest, and a
+-- look-up by ids must keep this one when the pinned plan outlives the small table.
 alter table trex.delivery add primary key (instance_key, message_id);
 
 create table trex.lane (
@@ -494,7 +499,8 @@ create type trex.instance_policy as (
 
 create type trex.purged as (examined bigint, purged bigint, last_message_id bigint);
 
--- Guards. The bodies are replayed with the functions; until then they refuse, so a half-installed schema fails closed.
+-- Guards. The bodies are replayed with the functions; until then they refuse, so a
+-- half-installed schema fails closed.
 
 create function trex._guard_fact() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -573,7 +579,8 @@ for each row execute function trex._guard_fact();
 create trigger guard_truncate before truncate on trex.audit
 for each statement execute function trex._guard_fact();
 
--- A delivery keeps its identity, its counters only rise, and it goes only when its receipt is there.
+-- A delivery keeps its identity, its counters only rise, and it goes only when its receipt is
+-- there.
 
 create trigger guard_update after update on trex.delivery
 for each row when (
@@ -611,7 +618,8 @@ for each row execute function trex._guard_fact();
 create trigger guard_truncate before truncate on trex.quarantine
 for each statement execute function trex._guard_fact();
 
--- A binding names a registered instance for ever; an exponent that changed would change every amount.
+-- A binding names a registered instance for ever; an exponent that changed would change every
+-- amount.
 create trigger guard_change after update or delete on trex.currency
 for each row execute function trex._guard_fact();
 create trigger guard_delete after delete on trex.instance

@@ -3,8 +3,8 @@ set local role trex_owner;
 set local lock_timeout = '2s';
 set local search_path = pg_catalog, pg_temp;
 
--- What a provider sent, for ever: the raw bytes that were verified, and by which key. The work on it
--- is the inbox message.
+-- What a provider sent, for ever: the raw bytes that were verified, and by which key. The work
+-- on it is the inbox message.
 create table trex.inbox_event (
     instance_key trex.instance_key not null,
     message_id bigint not null,

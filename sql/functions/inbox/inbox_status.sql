@@ -88,8 +88,10 @@ comment on function trex.inbox_status(text, bigint, text, text, text) is
 'One received event: received, processing, processed or failed, and why.
 Arguments:
   p_message_id, or p_provider, p_account and p_event_id: exactly one of the two ways
-Returns: one inbox_state; status received (waits, also for a retry), processing (claimed), processed, failed (parked); the
-  message''s own state, the reason of its last end without success, and how many other bodies came under its id
+Returns: one inbox_state; status received (waits, also for a retry), processing (claimed),
+  processed, failed (parked); the
+  message''s own state, the reason of its last end without success, and how many other bodies came
+    under its id
 Errors: TX400; TX403; TX404 no such event here
 Locks: none
 Idempotent: yes';

@@ -156,12 +156,16 @@ grant execute on function trex.receive(
 comment on function trex.receive(text, text, text, text, text, text, bytea, jsonb, text) is
 'Stores one event of a provider: once, whatever is sent again.
 Arguments:
-  p_provider: 1 to 63 of a-z 0-9 . _ : - ; the topic of the inbox message; p_account: a key, from the endpoint''s configuration
+  p_provider: 1 to 63 of a-z 0-9 . _ : - ; the topic of the inbox message; p_account: a key, from
+    the endpoint''s configuration
   p_event_id: the provider''s id, a key; null: the digest of the raw bytes takes its place
   p_event_type: a key; p_object_id: a key, the correlation of the inbox message, or null
-  p_raw: the bytes whose signature was verified, up to payload_max; p_payload: what they say, as jsonb; p_key_id: the key that signed
-Returns: message_id; status received, deduplicated (adds no work, whether pending, claimed or processed), revived (it was parked as
-  dead_letter or permanent and is due now, audited; unknown and conflict wait for resolve); the message''s state now;
+  p_raw: the bytes whose signature was verified, up to payload_max; p_payload: what they say, as
+    jsonb; p_key_id: the key that signed
+Returns: message_id; status received, deduplicated (adds no work, whether pending, claimed or
+  processed), revived (it was parked as
+  dead_letter or permanent and is due now, audited; unknown and conflict wait for resolve); the
+    message''s state now;
   differs: the bytes aren''t those stored first, kept as evidence
 Errors: TX400; TX503; TX403; 40001 in REPEATABLE READ when the event was committed meanwhile
 Locks: the event''s index entry; a parked message''s row

@@ -1,5 +1,5 @@
--- Who did which operator act, and why: a row in the same transaction as the act itself. The words of an operator go here and
--- nowhere else.
+-- Who did which operator act, and why: a row in the same transaction as the act itself. The
+-- words of an operator go here and nowhere else.
 create or replace function trex._audit(
     p_instance_key text,
     p_action text,

@@ -1,5 +1,5 @@
--- base * 2^(tries - 1), capped, half of it jittered; in whole microseconds and from the ids alone, so that the simulation
--- computes the same. Shifting is bounded before it can overflow.
+-- base * 2^(tries - 1), capped, half of it jittered; in whole microseconds and from the ids
+-- alone, so that the simulation computes the same. Shifting is bounded before it can overflow.
 create or replace function trex._backoff(
     p_message_id bigint, p_attempt integer, p_tries integer, p_base interval, p_cap interval
 )

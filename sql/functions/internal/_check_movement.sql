@@ -1,5 +1,5 @@
--- What is wrong with one movement, as a hint of constant text; null when nothing is. The payload's size is the instance's policy and
--- is checked by the caller.
+-- What is wrong with one movement, as a hint of constant text; null when nothing is. The
+-- payload's size is the instance's policy and is checked by the caller.
 create or replace function trex._check_movement(
     p_topic text,
     p_idempotency_key text,

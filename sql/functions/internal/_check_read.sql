@@ -1,5 +1,7 @@
 -- The arguments that all paged reads share.
-create or replace function trex._check_read(p_instance_key text, p_limit integer, p_after bigint, p_box text)
+create or replace function trex._check_read(
+    p_instance_key text, p_limit integer, p_after bigint, p_box text
+)
 returns void
 language plpgsql
 immutable

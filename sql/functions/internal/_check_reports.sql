@@ -1,4 +1,5 @@
--- What is wrong with one report, as a hint of constant text; null when nothing is. Plain SQL, so that it is inlined.
+-- What is wrong with one report, as a hint of constant text; null when nothing is. Plain SQL, so
+-- that it is inlined.
 create or replace function trex._report_hint(
     p_message_id bigint,
     p_fence bigint,
@@ -43,7 +44,8 @@ select case
 end
 $$;
 
--- The arguments of record and exchange, before anything is written. Optional arrays are null or as long as the ids.
+-- The arguments of record and exchange, before anything is written. Optional arrays are null or
+-- as long as the ids.
 create or replace function trex._check_reports(
     p_message_ids bigint[],
     p_fences bigint[],

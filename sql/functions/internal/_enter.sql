@@ -1,5 +1,6 @@
--- Who calls, and may they act for this instance? session_user, or the role of SET ROLE: neither can be forged by a
--- setting. Compared by exact name with binding: pg_has_role() is true for superusers and for memberships.
+-- Who calls, and may they act for this instance? session_user, or the role of SET ROLE: neither
+-- can be forged by a setting. Compared by exact name with binding: pg_has_role() is true for
+-- superusers and for memberships.
 create or replace function trex._caller()
 returns name
 language sql
@@ -30,7 +31,8 @@ begin
 end
 $$;
 
--- Writers only: never on a standby, and never with a commit that PostgreSQL may forget after acknowledging it.
+-- Writers only: never on a standby, and never with a commit that PostgreSQL may forget after
+-- acknowledging it.
 create or replace function trex._durable()
 returns void
 language plpgsql

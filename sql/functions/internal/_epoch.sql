@@ -1,5 +1,6 @@
--- The high bits of every fence. A server that was restarted, promoted or restored may have lost acknowledged history and
--- would draw the same sequence values again, so the epoch rises whenever the postmaster's start time isn't the stored one.
+-- The high bits of every fence. A server that was restarted, promoted or restored may have lost
+-- acknowledged history and would draw the same sequence values again, so the epoch rises
+-- whenever the postmaster's start time isn't the stored one.
 create or replace function trex._epoch()
 returns bigint
 language plpgsql

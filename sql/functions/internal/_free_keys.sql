@@ -1,6 +1,7 @@
--- A message that left an ordering key lets the next one go. Whichever row is first and not leased is locked, whatever it looked
--- like in this snapshot: a claim may be moving it behind us right now, and READ COMMITTED then shows its newest version
--- while an older snapshot gets 40001 instead of a stranded key. Making a row due is always safe: claim checks again.
+-- A message that left an ordering key lets the next one go. Whichever row is first and not
+-- leased is locked, whatever it looked like in this snapshot: a claim may be moving it behind us
+-- right now, and READ COMMITTED then shows its newest version while an older snapshot gets 40001
+-- instead of a stranded key. Making a row due is always safe: claim checks again.
 create or replace function trex._free_keys(
     p_instance_key text, p_boxes text[], p_keys text[], p_now timestamptz
 )
@@ -36,8 +37,8 @@ begin
 end
 $$;
 
--- The safety net of claim when it found nothing to do: the first row of each ordering key must not be waiting. At most p_most
--- keys a call, by a loose scan of the index.
+-- The safety net of claim when it found nothing to do: the first row of each ordering key must
+-- not be waiting. At most p_most keys a call, by a loose scan of the index.
 create or replace function trex._free_heads(
     p_instance_key text, p_box text, p_block boolean, p_now timestamptz, p_most integer default 1000
 )

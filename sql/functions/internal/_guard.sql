@@ -1,5 +1,6 @@
--- Trigger functions behind the tables' guards. AFTER triggers that are ENABLE ALWAYS: a BEFORE trigger misses what another
--- trigger changes later, and an ordinary one is off in a session with session_replication_role = replica.
+-- Trigger functions behind the tables' guards. AFTER triggers that are ENABLE ALWAYS: a BEFORE
+-- trigger misses what another trigger changes later, and an ordinary one is off in a session
+-- with session_replication_role = replica.
 create or replace function trex._guard_fact()
 returns trigger
 language plpgsql

@@ -1,6 +1,7 @@
--- Before parked messages become live again: the lanes of their ordering keys, so that nothing new arrives, then every live row of
--- those keys and the messages themselves, in id order. A claim in progress then either sees them live or is waited for;
--- without this it could take a later message of the key while another claim takes the earlier one.
+-- Before parked messages become live again: the lanes of their ordering keys, so that nothing
+-- new arrives, then every live row of those keys and the messages themselves, in id order. A
+-- claim in progress then either sees them live or is waited for; without this it could take a
+-- later message of the key while another claim takes the earlier one.
 create or replace function trex._lock_keys(p_instance_key text, p_message_ids bigint[])
 returns void
 language plpgsql

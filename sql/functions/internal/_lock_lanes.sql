@@ -1,5 +1,5 @@
--- Enqueuers of one ordering key take their turn here before an id is drawn, so that ids within a key commit in order. Own rows
--- instead of advisory locks, which anybody could take.
+-- Enqueuers of one ordering key take their turn here before an id is drawn, so that ids within a
+-- key commit in order. Own rows instead of advisory locks, which anybody could take.
 create or replace function trex._lock_lanes(p_instance_key text, p_box text, p_keys text[])
 returns void
 language plpgsql

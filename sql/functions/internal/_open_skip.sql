@@ -1,6 +1,10 @@
 -- A parked outbox message is a movement that the ledger doesn't have, or may not have.
 create or replace function trex._open_skips(
-    p_instance_key text, p_message_ids bigint[], p_parked text[], p_reasons text[], p_now timestamptz
+    p_instance_key text,
+    p_message_ids bigint[],
+    p_parked text[],
+    p_reasons text[],
+    p_now timestamptz
 )
 returns void
 language sql

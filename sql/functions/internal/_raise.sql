@@ -1,4 +1,5 @@
--- The one place that raises: constant text per SQLSTATE, so nothing of a row can leave through an error.
+-- The one place that raises: constant text per SQLSTATE, so nothing of a row can leave through
+-- an error.
 create or replace function trex._raise(p_code text, p_hint text)
 returns void
 language plpgsql

@@ -1,7 +1,8 @@
--- Every outcome of a worker, one or many, is this compare-and-set on (instance_key, message_id, fence of the open claim).
--- A row is touched only when its fence matches and its claim has no end yet; the rest is told why not: not_found,
--- already_recorded / ended_otherwise, claim_lost. lease_until isn't compared: a late holder that nobody superseded may
--- record. Rows are locked in id order by single look-ups, whatever the planner believes, and then changed by address.
+-- Every outcome of a worker, one or many, is this compare-and-set on (instance_key, message_id,
+-- fence of the open claim). A row is touched only when its fence matches and its claim has no
+-- end yet; the rest is told why not: not_found, already_recorded / ended_otherwise, claim_lost.
+-- lease_until isn't compared: a late holder that nobody superseded may record. Rows are locked
+-- in id order by single look-ups, whatever the planner believes, and then changed by address.
 create or replace function trex._record(
     p_instance trex.instance,
     p_message_ids bigint[],

@@ -1,5 +1,6 @@
--- The single-row outcomes: the same compare-and-set, but a report that wasn't recorded raises, so that a business transaction
--- around it can't commit. p_on_lost = 'report' returns it as data instead.
+-- The single-row outcomes: the same compare-and-set, but a report that wasn't recorded raises,
+-- so that a business transaction around it can't commit. p_on_lost = 'report' returns it as data
+-- instead.
 create or replace function trex._record_one(
     p_instance_key text,
     p_message_id bigint,

@@ -1,6 +1,7 @@
--- What becomes of a message whose claim ended without a delivery: the one rule, used by every outcome and by claim's sweep.
--- Uncertain is sticky: only certain absence (p_absent) or a conflict answer clears it. An uncertain at_most_once message, and any
--- uncertain one whose allowance is used up, can only be parked as unknown; nobody may call it failed.
+-- What becomes of a message whose claim ended without a delivery: the one rule, used by every
+-- outcome and by claim's sweep. Uncertain is sticky: only certain absence (p_absent) or a
+-- conflict answer clears it. An uncertain at_most_once message, and any uncertain one whose
+-- allowance is used up, can only be parked as unknown; nobody may call it failed.
 create or replace function trex._settle(
     p_kind text,
     p_policy text,

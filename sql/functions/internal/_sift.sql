@@ -1,6 +1,7 @@
--- The rows that claim picked and that need a look before they can be claimed: a lease that ended without an outcome, a used-up
--- allowance, an uncertain at_most_once message, an ordering key. Returns the ids to claim, the ids to leave for now, and how
--- many were moved out of the way (parked, or behind an earlier row). The rows are locked by the caller.
+-- The rows that claim picked and that need a look before they can be claimed: a lease that ended
+-- without an outcome, a used-up allowance, an uncertain at_most_once message, an ordering key.
+-- Returns the ids to claim, the ids to leave for now, and how many were moved out of the way
+-- (parked, or behind an earlier row). The rows are locked by the caller.
 create or replace function trex._sift(
     p_instance trex.instance,
     p_message_ids bigint[],

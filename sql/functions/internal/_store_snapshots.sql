@@ -1,5 +1,6 @@
--- The balance that the ledger reported, newest version per account and currency, in key order after the delivery locks. An older
--- or repeated answer never replaces a newer one; another balance under the same version is counted for reconciliation.
+-- The balance that the ledger reported, newest version per account and currency, in key order
+-- after the delivery locks. An older or repeated answer never replaces a newer one; another
+-- balance under the same version is counted for reconciliation.
 create or replace function trex._store_snapshots(
     p_instance_key text,
     p_delivered bigint[],

@@ -1,7 +1,9 @@
--- Pick row addresses into an array under lock, then take exactly those: an `in (select ... limit ... skip locked)` takes too many
--- rows under stale statistics, and no plan can be wrong about an address. Due rows (after a retry) get half of the limit,
--- ready ones the rest, a second round gives what is left to due rows again. Rows that need a look first go through
--- trex._sift. Fence and lease come in the update, after every lock: no claim is born expired, no fence is given back.
+-- Pick row addresses into an array under lock, then take exactly those: an `in (select ... limit
+-- ... skip locked)` takes too many rows under stale statistics, and no plan can be wrong about
+-- an address. Due rows (after a retry) get half of the limit, ready ones the rest, a second
+-- round gives what is left to due rows again. Rows that need a look first go through trex._sift.
+-- Fence and lease come in the update, after every lock: no claim is born expired, no fence is
+-- given back.
 create or replace function trex._take(
     p_instance trex.instance,
     p_worker text,

@@ -18,13 +18,25 @@ select case
 end
 $$;
 
--- Why a report wasn't recorded, and what the message is now. p_done are the ids recorded in this call. A fence that ended by
--- lease_expired is a lost claim, not another outcome. `given`: the fence was once handed out for this message.
+-- Why a report wasn't recorded, and what the message is now. p_done are the ids recorded in this
+-- call. A fence that ended by lease_expired is a lost claim, not another outcome. `given`: the
+-- fence was once handed out for this message.
 create or replace function trex._tell(
-    p_instance_key text, p_message_ids bigint[], p_fences bigint[], p_results text[], p_done bigint[], p_now timestamptz
+    p_instance_key text,
+    p_message_ids bigint[],
+    p_fences bigint[],
+    p_results text[],
+    p_done bigint[],
+    p_now timestamptz
 )
 returns table (
-    message_id bigint, fence bigint, result text, status text, state text, due_at timestamptz, given boolean
+    message_id bigint,
+    fence bigint,
+    result text,
+    status text,
+    state text,
+    due_at timestamptz,
+    given boolean
 )
 language sql
 volatile

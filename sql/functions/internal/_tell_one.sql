@@ -15,8 +15,8 @@ begin
 end
 $$;
 
--- Why mark_sent or hold did nothing: raised, or as data. They aren't outcomes, so any end of this claim is another one and a lost claim
--- leaves no stale report.
+-- Why mark_sent or hold did nothing: raised, or as data. They aren't outcomes, so any end of
+-- this claim is another one and a lost claim leaves no stale report.
 create or replace function trex._tell_one(
     p_instance_key text, p_message_id bigint, p_fence bigint, p_on_lost text, p_now timestamptz
 )

@@ -1,5 +1,6 @@
 -- The rules for values, each in one place; null in, null out, so callers test `is not true`.
--- Blanks and control characters are listed by code point: classes such as [[:space:]] depend on the locale.
+-- Blanks and control characters are listed by code point: classes such as [[:space:]] depend on
+-- the locale.
 create or replace function trex._is_slug(p_value text)
 returns boolean
 language sql
@@ -52,7 +53,8 @@ select p_value in (
 )
 $$;
 
--- A duration has no months (a month has no length) and is finite: infinity (17 and later) is above every maximum.
+-- A duration has no months (a month has no length) and is finite: infinity (17 and later) is
+-- above every maximum.
 create or replace function trex._is_duration(p_value interval, p_least interval, p_most interval)
 returns boolean
 language sql
@@ -66,7 +68,8 @@ select
     and extract(month from p_value) = 0
 $$;
 
--- The same duration without days: a day added to a time is 23 or 25 hours long when the session's time zone changes its clocks.
+-- The same duration without days: a day added to a time is 23 or 25 hours long when the
+-- session's time zone changes its clocks.
 create or replace function trex._span(p_value interval)
 returns interval
 language sql
@@ -77,7 +80,8 @@ as $$
 select (extract(epoch from p_value) * 1000000)::bigint * interval '1 microsecond'
 $$;
 
--- An amount fits its currency when rounding to the currency's decimals changes nothing and 38 digits are enough.
+-- An amount fits its currency when rounding to the currency's decimals changes nothing and 38
+-- digits are enough.
 create or replace function trex._is_amount(p_value numeric, p_exponent integer)
 returns boolean
 language sql

@@ -1,5 +1,6 @@
--- NOTIFY takes a database-wide lock at commit, so it is sent only while a worker of this instance waits idle, never into a queue
--- that fills up, and not at all where the instance has it off (poolers, two-phase commit). A missed wake-up costs a poll.
+-- NOTIFY takes a database-wide lock at commit, so it is sent only while a worker of this
+-- instance waits idle, never into a queue that fills up, and not at all where the instance has
+-- it off (poolers, two-phase commit). A missed wake-up costs a poll.
 create or replace function trex._wake(p_instance trex.instance, p_now timestamptz)
 returns void
 language plpgsql

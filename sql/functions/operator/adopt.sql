@@ -1,5 +1,6 @@
--- A row of an older outbox has no owner, and nobody knows whether it was delivered. A DBA says whose it is, with evidence; it starts
--- uncertain, so that the ledger is asked before anything is sent. The quarantined row itself stays ownerless.
+-- A row of an older outbox has no owner, and nobody knows whether it was delivered. A DBA says
+-- whose it is, with evidence; it starts uncertain, so that the ledger is asked before anything
+-- is sent. The quarantined row itself stays ownerless.
 create or replace function trex.adopt(
     p_instance_key text,
     p_quarantine_id bigint,
@@ -113,17 +114,20 @@ $$;
 
 alter function trex.adopt(text, bigint, text, text, text, text, text, text) owner to trex_owner;
 revoke all on function trex.adopt(text, bigint, text, text, text, text, text, text) from public;
-grant execute on function trex.adopt(text, bigint, text, text, text, text, text, text) to trex_adopter;
+grant execute on function trex.adopt(
+    text, bigint, text, text, text, text, text, text
+) to trex_adopter;
 
 comment on function trex.adopt(text, bigint, text, text, text, text, text, text) is
-'Makes one quarantined row of an older outbox a message of this instance, uncertain from the start, once for ever.
+'Makes one quarantined row a message of this instance, uncertain from the start, once for ever.
 Arguments:
   p_quarantine_id: the row; p_evidence: why it belongs to this instance, 1 to 1000 characters
   p_actor: a key; p_reason: 1 to 1000 characters
   p_topic, p_idempotency_key: instead of those of the row, where it has none or none that fits
   p_effect_policy: lookup (default), idempotent or at_most_once (claim then parks it as unknown)
 Returns: message_id and status: enqueued, or duplicate when this instance adopted the row before
-Errors: TX400, also when the row doesn''t make a message; TX503; TX403; TX404 no such row, or another instance has it;
+Errors: TX400, also when the row doesn''t make a message; TX503; TX403; TX404 no such row, or
+  another instance has it;
   TX422 another message has the key
 Locks: the quarantined row; the key''s index entry
 Idempotent: yes';

@@ -1,4 +1,5 @@
--- Only a role named here may act for the instance. Its name is compared exactly; memberships don't count.
+-- Only a role named here may act for the instance. Its name is compared exactly; memberships
+-- don't count.
 create or replace function trex.bind(
     p_instance_key text,
     p_role_name text,
@@ -45,7 +46,7 @@ revoke all on function trex.bind(text, text, text, text) from public;
 grant execute on function trex.bind(text, text, text, text) to trex_operator;
 
 comment on function trex.bind(text, text, text, text) is
-'Lets a database role act for an instance. The role also needs trex_app, trex_worker, ... for its functions.
+'Lets a database role act for an instance; it needs trex_app, trex_worker, ... besides.
 Arguments:
   p_role_name: the exact name, 1 to 63 bytes; p_actor: a key; p_reason: 1 to 1000 characters
 Returns: true when it was bound now, false when it was before

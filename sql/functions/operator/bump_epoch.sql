@@ -1,4 +1,5 @@
--- For whoever knows that history may have been lost without a restart that claim could see, after copying data back, for instance.
+-- For whoever knows that history may have been lost without a restart that claim could see,
+-- after copying data back, for instance.
 create or replace function trex.bump_epoch(p_actor text, p_reason text)
 returns bigint
 language plpgsql

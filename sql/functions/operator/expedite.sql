@@ -76,7 +76,8 @@ comment on function trex.expedite(text, bigint[], text, text) is
 'Makes deferred messages due now. Their tries stay counted.
 Arguments:
   p_message_ids: at most 1000, each once; p_actor: a key; p_reason: 1 to 1000 characters
-Returns: one row per message in the order given: status expedited, not_deferred, delivered, not_found
+Returns: one row per message in the order given: status expedited, not_deferred, delivered,
+  not_found
 Errors: TX400; TX503; TX403
 Locks: delivery rows in id order
 Idempotent: yes; a second call answers not_deferred';

@@ -1,4 +1,5 @@
--- Claim hands out nothing while an instance is paused. Everything else goes on: enqueue, outcomes of open claims, reads.
+-- Claim hands out nothing while an instance is paused. Everything else goes on: enqueue,
+-- outcomes of open claims, reads.
 create or replace function trex.pause(p_instance_key text, p_actor text, p_reason text)
 returns boolean
 language plpgsql

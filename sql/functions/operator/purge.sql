@@ -1,5 +1,6 @@
--- Payloads of delivered outbox messages only, a bounded page at a time: key, digest and receipt stay, so the promises about duplicates
--- stay as well. The guard of message refuses anything else, this function included.
+-- Payloads of delivered outbox messages only, a bounded page at a time: key, digest and receipt
+-- stay, so the promises about duplicates stay as well. The guard of message refuses anything
+-- else, this function included.
 create or replace function trex.purge(
     p_instance_key text,
     p_older_than interval,
@@ -85,15 +86,19 @@ $$;
 
 alter function trex.purge(text, interval, text, text, integer, bigint, boolean) owner to trex_owner;
 revoke all on function trex.purge(text, interval, text, text, integer, bigint, boolean) from public;
-grant execute on function trex.purge(text, interval, text, text, integer, bigint, boolean) to trex_operator;
+grant execute on function trex.purge(
+    text, interval, text, text, integer, bigint, boolean
+) to trex_operator;
 
 comment on function trex.purge(text, interval, text, text, integer, bigint, boolean) is
-'Removes the payloads of outbox messages that were delivered at least p_older_than ago. Nothing else of them goes.
+'Removes the payloads of outbox messages delivered at least p_older_than ago, and nothing else.
 Arguments:
   p_older_than: 0 to 36525 days; p_actor: a key; p_reason: 1 to 1000 characters
-  p_limit: 1 to 10000 delivered messages are examined; p_after: the last_message_id of the call before, 0 = from the start
+  p_limit: 1 to 10000 delivered messages are examined; p_after: the last_message_id of the call
+    before, 0 = from the start
   p_dry_run: only count
-Returns: one purged: examined, purged, last_message_id (p_after when there was none); the end is reached when examined is
+Returns: one purged: examined, purged, last_message_id (p_after when there was none); the end is
+  reached when examined is
   less than p_limit
 Errors: TX400; TX503; TX403
 Locks: the purged messages in id order

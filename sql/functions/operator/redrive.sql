@@ -1,5 +1,6 @@
--- The same row and the same key, with a fresh allowance. attempts stay exact and the fence keeps rising, so a late worker of an earlier
--- claim is still refused. Whether an unknown or a conflict may be sent again is decided by resolve, not here.
+-- The same row and the same key, with a fresh allowance. attempts stay exact and the fence keeps
+-- rising, so a late worker of an earlier claim is still refused. Whether an unknown or a
+-- conflict may be sent again is decided by resolve, not here.
 create or replace function trex.redrive(
     p_instance_key text,
     p_message_ids bigint[],
@@ -78,7 +79,9 @@ comment on function trex.redrive(text, bigint[], text, text) is
 'Makes parked messages (dead_letter, permanent) live again: due now, with a fresh allowance.
 Arguments:
   p_message_ids: at most 1000, each once; p_actor: a key; p_reason: 1 to 1000 characters
-Returns: one row per message in the order given: status redriven, needs_resolve (unknown, conflict), not_parked, delivered, not_found
+Returns: one row per message in the order given: status redriven, needs_resolve (unknown, conflict),
+  not_parked, delivered, not_found
 Errors: TX400; TX503; TX403
-Locks: the lanes of the messages'' ordering keys, then the live rows of those keys and the messages, in id order
+Locks: the lanes of the messages'' ordering keys, then the live rows of those keys and the messages,
+  in id order
 Idempotent: yes; a second call answers not_parked';

@@ -1,4 +1,5 @@
--- Amounts are exact only with a known number of decimals, which can't change afterwards: it would change every amount.
+-- Amounts are exact only with a known number of decimals, which can't change afterwards: it
+-- would change every amount.
 create or replace function trex.register_currency(
     p_currency text,
     p_exponent integer,

@@ -1,5 +1,6 @@
--- Registers an instance, or changes its policy. It binds nobody: until somebody does, every call for the instance is refused. Null leaves a
--- value as it is, so the defaults stand in one place, the table.
+-- Registers an instance, or changes its policy. It binds nobody: until somebody does, every call
+-- for the instance is refused. Null leaves a value as it is, so the defaults stand in one place,
+-- the table.
 create or replace function trex.register_instance(
     p_instance_key text,
     p_actor text,
@@ -132,5 +133,6 @@ Arguments:
   null: the default in brackets at first, later the value it has
 Returns: registered, changed or unchanged
 Errors: TX400; TX503
-Locks: the instance; on a change to continue, the first waiting row of each ordering key (skip locked)
+Locks: the instance; on a change to continue, the first waiting row of each ordering key (skip
+  locked)
 Idempotent: yes';

@@ -1,5 +1,5 @@
--- Claim is a transaction of its own: a fence may be used only after its commit is acknowledged, and a claim inside a longer
--- transaction would hand out leases that nobody else can see yet.
+-- Claim is a transaction of its own: a fence may be used only after its commit is acknowledged,
+-- and a claim inside a longer transaction would hand out leases that nobody else can see yet.
 create or replace function trex.claim(
     p_instance_key text,
     p_worker text,
@@ -82,18 +82,27 @@ begin
 end
 $$;
 
-alter function trex.claim(text, text, integer, interval, text, text, bigint, timestamptz) owner to trex_owner;
-revoke all on function trex.claim(text, text, integer, interval, text, text, bigint, timestamptz) from public;
-grant execute on function trex.claim(text, text, integer, interval, text, text, bigint, timestamptz) to trex_worker;
+alter function trex.claim(
+    text, text, integer, interval, text, text, bigint, timestamptz
+) owner to trex_owner;
+revoke all on function trex.claim(
+    text, text, integer, interval, text, text, bigint, timestamptz
+) from public;
+grant execute on function trex.claim(
+    text, text, integer, interval, text, text, bigint, timestamptz
+) to trex_worker;
 
 comment on function trex.claim(text, text, integer, interval, text, text, bigint, timestamptz) is
-'Gives this worker a lease and a fence on up to p_limit messages that are ready, due, or whose lease ended.
+'Gives this worker a lease and a fence on up to p_limit messages that are ready or due.
 Arguments:
   p_instance_key: the owner; p_worker: a key, random per process
   p_limit: 1 to 1000; p_lease: 100 ms to the instance''s lease_max, null = its lease_default
   p_box: outbox or inbox; p_correlation_id: only that correlation''s messages, under the same rules
-  p_after, p_due_after: hints for speed, the highest message_id and due time this worker has got some time ago; 0 and null = sweep
-Returns: one row per claim, due ones first, oldest first within each; none when there is nothing to claim or the instance is paused
+  p_after, p_due_after: hints for speed, the highest message_id and due time this worker has got
+    some time ago; 0 and null = sweep
+Returns: one row per claim, due ones first, oldest first within each; none when there is nothing to
+  claim or the instance is paused
 Errors: TX400; TX501 unless READ COMMITTED and first in its transaction; TX503; TX403
-Locks: delivery rows (skip locked), an earlier row of an ordering key (skip locked), epoch after a restart
+Locks: delivery rows (skip locked), an earlier row of an ordering key (skip locked), epoch after a
+  restart
 Idempotent: no. Use a fence only after this transaction''s commit was acknowledged';

@@ -30,18 +30,26 @@ begin
 end
 $$;
 
-alter function trex.complete(text, bigint, bigint, text, text, numeric, bigint, text) owner to trex_owner;
-revoke all on function trex.complete(text, bigint, bigint, text, text, numeric, bigint, text) from public;
-grant execute on function trex.complete(text, bigint, bigint, text, text, numeric, bigint, text) to trex_worker;
+alter function trex.complete(
+    text, bigint, bigint, text, text, numeric, bigint, text
+) owner to trex_owner;
+revoke all on function trex.complete(
+    text, bigint, bigint, text, text, numeric, bigint, text
+) from public;
+grant execute on function trex.complete(
+    text, bigint, bigint, text, text, numeric, bigint, text
+) to trex_worker;
 
 comment on function trex.complete(text, bigint, bigint, text, text, numeric, bigint, text) is
 'Delivered: the sink has applied this message now.
 Arguments:
   p_message_id, p_fence: as claimed
   p_reference: the ledger''s own reference, a key; p_confirmed_by: answer, lookup, same_key, handler
-  p_balance, p_version: the ledger''s balance and version after the posting, together; stored in the same statement chain
+  p_balance, p_version: the ledger''s balance and version after the posting, together; stored in the
+    same statement chain
   p_on_lost: raise (default), or report: the refusal is returned as data and kept in stale_report
 Returns: one recorded: status, the message''s state now, late, due_at
-Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has another end
+Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has
+  another end
 Locks: the delivery row, then the next row of its ordering key, then the snapshot
 Idempotent: yes; the same call again answers already_recorded and ignores other arguments';

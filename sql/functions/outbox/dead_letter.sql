@@ -30,7 +30,9 @@ $$;
 
 alter function trex.dead_letter(text, bigint, bigint, text, boolean, text) owner to trex_owner;
 revoke all on function trex.dead_letter(text, bigint, bigint, text, boolean, text) from public;
-grant execute on function trex.dead_letter(text, bigint, bigint, text, boolean, text) to trex_worker;
+grant execute on function trex.dead_letter(
+    text, bigint, bigint, text, boolean, text
+) to trex_worker;
 
 comment on function trex.dead_letter(text, bigint, bigint, text, boolean, text) is
 'Given up: parked as dead_letter, or as unknown when an earlier attempt may have reached the sink.
@@ -40,6 +42,7 @@ Arguments:
   p_absent: no earlier attempt took effect, for certain
   p_on_lost: raise (default), or report: the refusal is returned as data and kept in stale_report
 Returns: one recorded: status, the message''s state now, late, due_at
-Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has another end
+Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has
+  another end
 Locks: the delivery row, then the next row of its ordering key, then the snapshot
 Idempotent: yes; the same call again answers already_recorded and ignores other arguments';

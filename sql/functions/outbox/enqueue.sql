@@ -1,5 +1,5 @@
--- Runs in the caller's transaction, beside the business row. The insert decides who was first; only who lost looks up what is
--- there, under a new snapshot, and compares content.
+-- Runs in the caller's transaction, beside the business row. The insert decides who was first;
+-- only who lost looks up what is there, under a new snapshot, and compares content.
 create or replace function trex.enqueue(
     p_instance_key text,
     p_topic text,
@@ -117,12 +117,18 @@ comment on function trex.enqueue(
 'Writes one movement to the outbox, in the caller''s transaction.
 Arguments:
   p_instance_key: the owner, for ever; p_topic: 1 to 63 of a-z 0-9 . _ : -
-  p_idempotency_key: a key, unique per instance; p_payload: jsonb up to the instance''s payload_max (1 MiB)
-  p_account, p_currency, p_cash_delta: all or none; a key, a registered currency, an exact amount in its decimals
-  p_correlation_id, p_ordering_key: keys; of one ordering key at most one message is in flight, in enqueue order
-  p_effect_policy: idempotent, lookup or at_most_once, fixed from here on; p_delay: not before, 0 to 30 days
+  p_idempotency_key: a key, unique per instance; p_payload: jsonb up to the instance''s payload_max
+    (1 MiB)
+  p_account, p_currency, p_cash_delta: all or none; a key, a registered currency, an exact amount in
+    its decimals
+  p_correlation_id, p_ordering_key: keys; of one ordering key at most one message is in flight, in
+    enqueue order
+  p_effect_policy: idempotent, lookup or at_most_once, fixed from here on; p_delay: not before, 0 to
+    30 days
   p_on_conflict: raise (default), or report: the conflict is returned as data
-Returns: message_id and status: enqueued, duplicate (same key and content: the existing id), conflict
-Errors: TX400; TX503; TX403; TX422 the key exists with other content; 40001 in REPEATABLE READ when the key was committed meanwhile
+Returns: message_id and status: enqueued, duplicate (same key and content: the existing id),
+  conflict
+Errors: TX400; TX503; TX403; TX422 the key exists with other content; 40001 in REPEATABLE READ when
+  the key was committed meanwhile
 Locks: the lane of the ordering key until the transaction ends; the key''s index entry
 Idempotent: yes, by idempotency_key';

@@ -1,5 +1,6 @@
--- Set-based: ids are drawn in the order given, rows go in sorted by key (two callers with the same keys then can't deadlock), and
--- what was there already is looked up by a second statement: within one, a row committed meanwhile is invisible.
+-- Set-based: ids are drawn in the order given, rows go in sorted by key (two callers with the
+-- same keys then can't deadlock), and what was there already is looked up by a second statement:
+-- within one, a row committed meanwhile is invisible.
 create or replace function trex.enqueue_many(
     p_instance_key text,
     p_topics text[],
@@ -147,22 +148,30 @@ end
 $$;
 
 alter function trex.enqueue_many(
-    text, text[], text[], jsonb[], text[], text[], numeric[], text[], text[], text[], interval[], text
+    text, text[], text[], jsonb[], text[], text[], numeric[], text[], text[], text[], interval[],
+    text
 ) owner to trex_owner;
 revoke all on function trex.enqueue_many(
-    text, text[], text[], jsonb[], text[], text[], numeric[], text[], text[], text[], interval[], text
+    text, text[], text[], jsonb[], text[], text[], numeric[], text[], text[], text[], interval[],
+    text
 ) from public;
 grant execute on function trex.enqueue_many(
-    text, text[], text[], jsonb[], text[], text[], numeric[], text[], text[], text[], interval[], text
+    text, text[], text[], jsonb[], text[], text[], numeric[], text[], text[], text[], interval[],
+    text
 ) to trex_app;
 
 comment on function trex.enqueue_many(
-    text, text[], text[], jsonb[], text[], text[], numeric[], text[], text[], text[], interval[], text
+    text, text[], text[], jsonb[], text[], text[], numeric[], text[], text[], text[], interval[],
+    text
 ) is
-'Writes up to 10000 movements to the outbox, in the caller''s transaction: all of them, or none when one is bad.
-Arguments: those of enqueue as arrays of the same length; an optional array may be null (its default for all)
-  p_on_conflict: raise (default), or report: conflicts are returned as data and the other movements stay
-Returns: one row per movement in the order given: message_id and status enqueued, duplicate, conflict
-Errors: TX400 and TX422, the hint names the first bad movement by its number; TX503; TX403; 40001 as for enqueue
+'Writes up to 10000 movements to the outbox in the caller''s transaction, all or none.
+Arguments: those of enqueue as arrays of the same length; an optional array may be null (its default
+  for all)
+  p_on_conflict: raise (default), or report: conflicts are returned as data and the other movements
+    stay
+Returns: one row per movement in the order given: message_id and status enqueued, duplicate,
+  conflict
+Errors: TX400 and TX422, the hint names the first bad movement by its number; TX503; TX403; 40001 as
+  for enqueue
 Locks: lanes in key order until the transaction ends; index entries in idempotency_key order
 Idempotent: yes, by idempotency_key';

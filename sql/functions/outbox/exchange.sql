@@ -1,5 +1,5 @@
--- Record and claim in one round trip and one commit: what a busy worker calls. The claims are made in the transaction of the
--- records, so it must be a transaction of its own like claim's.
+-- Record and claim in one round trip and one commit: what a busy worker calls. The claims are
+-- made in the transaction of the records, so it must be a transaction of its own like claim's.
 create or replace function trex.exchange(
     p_instance_key text,
     p_worker text,
@@ -104,22 +104,40 @@ begin
 end
 $$;
 
-alter function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) owner to trex_owner;
-revoke all on function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) from public;
-grant execute on function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) to trex_worker;
+alter function trex.exchange(
+    text, text, integer, interval, text, bigint, timestamptz, bigint[], bigint[], text[],
+    text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]
+) owner to trex_owner;
+revoke all on function trex.exchange(
+    text, text, integer, interval, text, bigint, timestamptz, bigint[], bigint[], text[],
+    text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]
+) from public;
+grant execute on function trex.exchange(
+    text, text, integer, interval, text, bigint, timestamptz, bigint[], bigint[], text[],
+    text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]
+) to trex_worker;
 
-comment on function trex.exchange(text, text, integer, interval, text, bigint, timestamptz, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) is
+comment on function trex.exchange(
+    text, text, integer, interval, text, bigint, timestamptz, bigint[], bigint[], text[],
+    text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]
+) is
 'Records outcomes and claims the next batch: one round trip, one commit.
 Arguments: those of claim (without correlation), then those of record
-  p_message_ids, p_fences, p_results: arrays of the same length, at most 1000; each message once; results are
+  p_message_ids, p_fences, p_results: arrays of the same length, at most 1000; each message once;
+    results are
   completed, duplicate, retry, unknown, conflict, permanent, dead_letter, released, postponed
   p_reasons: codes of the domain trex.reason, not for deliveries (default unspecified)
-  p_delays: 0 to 30 days, for retry and unknown (at least the backoff is waited) and postponed (required)
-  p_absent: a look-up or a same-key answer showed for certain that no earlier attempt took effect; clears uncertain
+  p_delays: 0 to 30 days, for retry and unknown (at least the backoff is waited) and postponed
+    (required)
+  p_absent: a look-up or a same-key answer showed for certain that no earlier attempt took effect;
+    clears uncertain
   p_park: for unknown, park now (the adapter can''t honour the effect policy)
-  p_confirmed_by: answer (default), lookup, same_key, handler; p_references: keys; both for deliveries
-  p_balances, p_versions: the ledger''s balance and its version after the posting, together, for deliveries with cash
+  p_confirmed_by: answer (default), lookup, same_key, handler; p_references: keys; both for
+    deliveries
+  p_balances, p_versions: the ledger''s balance and its version after the posting, together, for
+    deliveries with cash
 Returns: one row per outcome (status set, in the order given), then one per claim (status null)
 Errors: TX400; TX501 unless READ COMMITTED and first in its transaction; TX503; TX403
 Locks: those of record, then those of claim
-Idempotent: the records are, the claims are not. Use a fence only after this transaction''s commit was acknowledged';
+Idempotent: the records are, the claims are not. Use a fence only after this transaction''s commit
+  was acknowledged';

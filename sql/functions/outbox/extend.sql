@@ -1,5 +1,6 @@
--- The heartbeat. It never shortens a lease and never revives a message that was claimed again. A lapsed claim that nobody took over
--- lives on, but within an ordering key only while no other message of it is leased: those rows are locked too.
+-- The heartbeat. It never shortens a lease and never revives a message that was claimed again. A
+-- lapsed claim that nobody took over lives on, but within an ordering key only while no other
+-- message of it is leased: those rows are locked too.
 create or replace function trex.extend(
     p_instance_key text,
     p_message_ids bigint[],
@@ -133,7 +134,8 @@ comment on function trex.extend(text, bigint[], bigint[], interval) is
 Arguments:
   p_message_ids, p_fences: as claimed, arrays of the same length, at most 1000, each message once
   p_lease: 100 ms to the instance''s lease_max, null = its lease_default
-Returns: one row per message in the order given: status extended (with lease_until), ended_otherwise, claim_lost, not_found
+Returns: one row per message in the order given: status extended (with lease_until),
+  ended_otherwise, claim_lost, not_found
 Errors: TX400; TX503; TX403
 Locks: delivery rows in id order, with those of the ordering keys of lapsed claims
 Idempotent: yes; a lease is never shortened';

@@ -1,4 +1,5 @@
--- An uncertain message stays uncertain: a refusal now says nothing of an earlier attempt that timed out.
+-- An uncertain message stays uncertain: a refusal now says nothing of an earlier attempt that
+-- timed out.
 create or replace function trex.fail(
     p_instance_key text,
     p_message_id bigint,
@@ -40,6 +41,7 @@ Arguments:
   p_absent: no earlier attempt took effect, for certain
   p_on_lost: raise (default), or report: the refusal is returned as data and kept in stale_report
 Returns: one recorded: status, the message''s state now, late, due_at
-Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has another end
+Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has
+  another end
 Locks: the delivery row, then the next row of its ordering key, then the snapshot
 Idempotent: yes; the same call again answers already_recorded and ignores other arguments';

@@ -1,5 +1,6 @@
--- For a worker that writes business rows and the outcome in one transaction: the row is locked first, so nobody can take the claim over
--- in between. A frozen worker would block it for ever, hence the server's own timeout, for this transaction.
+-- For a worker that writes business rows and the outcome in one transaction: the row is locked
+-- first, so nobody can take the claim over in between. A frozen worker would block it for ever,
+-- hence the server's own timeout, for this transaction.
 create or replace function trex.hold(
     p_instance_key text,
     p_message_id bigint,
@@ -57,11 +58,13 @@ revoke all on function trex.hold(text, bigint, bigint, interval) from public;
 grant execute on function trex.hold(text, bigint, bigint, interval) to trex_worker;
 
 comment on function trex.hold(text, bigint, bigint, interval) is
-'Locks a claimed message until the caller''s transaction ends: nobody can take it over before its business rows and outcome commit.
+'Locks a claimed message until the caller''s transaction ends, so that nobody takes it over.
 Arguments:
   p_message_id, p_fence: as claimed
   p_timeout: 100 ms to 10 min; PostgreSQL ends this session when the transaction is idle for longer
-Returns: one recorded: status recorded, state leased or lease_ended; late = the lease had ended but nobody had claimed it again
-Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has an end
+Returns: one recorded: status recorded, state leased or lease_ended; late = the lease had ended but
+  nobody had claimed it again
+Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has an
+  end
 Locks: the delivery row, until the transaction ends
 Idempotent: yes';

@@ -1,5 +1,6 @@
--- Enqueue notifies only while a listener waits. The session itself must LISTEN on the channel, commit, and claim once more before it waits:
--- a message committed in between sent no notification.
+-- Enqueue notifies only while a listener waits. The session itself must LISTEN on the channel,
+-- commit, and claim once more before it waits: a message committed in between sent no
+-- notification.
 create or replace function trex.listen(
     p_instance_key text,
     p_worker text,

@@ -1,5 +1,6 @@
--- For sinks that can't repeat: committed before the call, so that after a crash everybody knows that the call may have been made. Only
--- under a lease that still runs: with a lapsed one somebody else may be calling already.
+-- For sinks that can't repeat: committed before the call, so that after a crash everybody knows
+-- that the call may have been made. Only under a lease that still runs: with a lapsed one
+-- somebody else may be calling already.
 create or replace function trex.mark_sent(
     p_instance_key text,
     p_message_id bigint,
@@ -63,6 +64,7 @@ Arguments:
   p_message_id, p_fence: as claimed
   p_on_lost: raise (default), or report: the refusal is returned as data
 Returns: one recorded: status recorded, or already_recorded when this claim was marked before
-Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost, or its lease ended; TX410 this claim has an end
+Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost, or its lease ended; TX410
+  this claim has an end
 Locks: the delivery row
 Idempotent: yes, while the lease runs';

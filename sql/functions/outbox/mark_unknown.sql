@@ -1,4 +1,5 @@
--- Unknown is a state, not an error. An at_most_once message is parked at once; only resolve leaves that.
+-- Unknown is a state, not an error. An at_most_once message is parked at once; only resolve
+-- leaves that.
 create or replace function trex.mark_unknown(
     p_instance_key text,
     p_message_id bigint,
@@ -29,18 +30,25 @@ begin
 end
 $$;
 
-alter function trex.mark_unknown(text, bigint, bigint, text, interval, boolean, text) owner to trex_owner;
-revoke all on function trex.mark_unknown(text, bigint, bigint, text, interval, boolean, text) from public;
-grant execute on function trex.mark_unknown(text, bigint, bigint, text, interval, boolean, text) to trex_worker;
+alter function trex.mark_unknown(
+    text, bigint, bigint, text, interval, boolean, text
+) owner to trex_owner;
+revoke all on function trex.mark_unknown(
+    text, bigint, bigint, text, interval, boolean, text
+) from public;
+grant execute on function trex.mark_unknown(
+    text, bigint, bigint, text, interval, boolean, text
+) to trex_worker;
 
 comment on function trex.mark_unknown(text, bigint, bigint, text, interval, boolean, text) is
-'Nobody can tell whether the sink applied it: uncertain from now on, looked up or sent again with the same key, or parked as unknown.
+'Nobody can tell whether the sink applied it: uncertain now, looked up or repeated, or parked.
 Arguments:
   p_message_id, p_fence: as claimed
   p_reason: a code of trex.reason; p_delay: wait at least this long, 0 to 30 days
   p_park: park now, for an adapter that can neither look up nor repeat
   p_on_lost: raise (default), or report: the refusal is returned as data and kept in stale_report
 Returns: one recorded: status, the message''s state now, late, due_at
-Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has another end
+Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has
+  another end
 Locks: the delivery row, then the next row of its ordering key, then the snapshot
 Idempotent: yes; the same call again answers already_recorded and ignores other arguments';

@@ -39,6 +39,7 @@ Arguments:
   p_delay: 0 to 30 days; p_reason: a code of trex.reason
   p_on_lost: raise (default), or report: the refusal is returned as data and kept in stale_report
 Returns: one recorded: status, the message''s state now, late, due_at
-Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has another end
+Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has
+  another end
 Locks: the delivery row, then the next row of its ordering key, then the snapshot
 Idempotent: yes; the same call again answers already_recorded and ignores other arguments';

@@ -1,4 +1,5 @@
--- The batch form: mixed outcomes of many claims, each with its own typed answer; nothing raises because of one row.
+-- The batch form: mixed outcomes of many claims, each with its own typed answer; nothing raises
+-- because of one row.
 create or replace function trex.record(
     p_instance_key text,
     p_message_ids bigint[],
@@ -45,23 +46,42 @@ begin
 end
 $$;
 
-alter function trex.record(text, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) owner to trex_owner;
-revoke all on function trex.record(text, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) from public;
-grant execute on function trex.record(text, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) to trex_worker;
+alter function trex.record(
+    text, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[],
+    numeric[], bigint[]
+) owner to trex_owner;
+revoke all on function trex.record(
+    text, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[],
+    numeric[], bigint[]
+) from public;
+grant execute on function trex.record(
+    text, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[],
+    numeric[], bigint[]
+) to trex_worker;
 
-comment on function trex.record(text, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[], numeric[], bigint[]) is
-'Records the outcomes of up to 1000 claims, each only while its fence is the one of the message''s open claim.
+comment on function trex.record(
+    text, bigint[], bigint[], text[], text[], interval[], boolean[], boolean[], text[], text[],
+    numeric[], bigint[]
+) is
+'Records the outcomes of up to 1000 claims, each only while its fence is the current one.
 Arguments:
-  p_message_ids, p_fences, p_results: arrays of the same length, at most 1000; each message once; results are
+  p_message_ids, p_fences, p_results: arrays of the same length, at most 1000; each message once;
+    results are
   completed, duplicate, retry, unknown, conflict, permanent, dead_letter, released, postponed
   p_reasons: codes of the domain trex.reason, not for deliveries (default unspecified)
-  p_delays: 0 to 30 days, for retry and unknown (at least the backoff is waited) and postponed (required)
-  p_absent: a look-up or a same-key answer showed for certain that no earlier attempt took effect; clears uncertain
+  p_delays: 0 to 30 days, for retry and unknown (at least the backoff is waited) and postponed
+    (required)
+  p_absent: a look-up or a same-key answer showed for certain that no earlier attempt took effect;
+    clears uncertain
   p_park: for unknown, park now (the adapter can''t honour the effect policy)
-  p_confirmed_by: answer (default), lookup, same_key, handler; p_references: keys; both for deliveries
-  p_balances, p_versions: the ledger''s balance and its version after the posting, together, for deliveries with cash
-Returns: one row per outcome in the order given; status recorded, already_recorded, ended_otherwise, claim_lost, not_found;
+  p_confirmed_by: answer (default), lookup, same_key, handler; p_references: keys; both for
+    deliveries
+  p_balances, p_versions: the ledger''s balance and its version after the posting, together, for
+    deliveries with cash
+Returns: one row per outcome in the order given; status recorded, already_recorded, ended_otherwise,
+  claim_lost, not_found;
   state is what the message is now; late = the lease had ended but nobody had claimed it again
 Errors: TX400 (any bad element: nothing is written); TX503; TX403
-Locks: delivery rows in id order, then the next row of each freed ordering key, then snapshots in key order
+Locks: delivery rows in id order, then the next row of each freed ordering key, then snapshots in
+  key order
 Idempotent: yes; the same report again answers already_recorded';

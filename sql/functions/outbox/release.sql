@@ -32,12 +32,13 @@ revoke all on function trex.release(text, bigint, bigint, text, text) from publi
 grant execute on function trex.release(text, bigint, bigint, text, text) to trex_worker;
 
 comment on function trex.release(text, bigint, bigint, text, text) is
-'Given back unstarted: due at once, the try is given back, the attempt stays counted and the fence is spent.
+'Given back unstarted: due at once, the try is given back, the attempt and fence are spent.
 Arguments:
   p_message_id, p_fence: as claimed
   p_reason: a code of trex.reason
   p_on_lost: raise (default), or report: the refusal is returned as data and kept in stale_report
 Returns: one recorded: status, the message''s state now, late, due_at
-Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has another end
+Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has
+  another end
 Locks: the delivery row, then the next row of its ordering key, then the snapshot
 Idempotent: yes; the same call again answers already_recorded and ignores other arguments';

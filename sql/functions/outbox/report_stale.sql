@@ -1,5 +1,5 @@
--- The single outcomes raise when the claim is lost, and their evidence is rolled back with the caller's transaction. The client then
--- reports it here, in a transaction of its own.
+-- The single outcomes raise when the claim is lost, and their evidence is rolled back with the
+-- caller's transaction. The client then reports it here, in a transaction of its own.
 create or replace function trex.report_stale(
     p_instance_key text,
     p_message_id bigint,
@@ -65,8 +65,10 @@ comment on function trex.report_stale(text, bigint, bigint, text) is
 'Keeps the late result of a lost claim as evidence. Nothing else changes.
 Arguments:
   p_message_id, p_fence: as claimed
-  p_result: completed, duplicate, retry, unknown, conflict, permanent, dead_letter, released, postponed
-Returns: true when it was stored now; false when it was stored before, the claim isn''t lost, or the fence was never given out
+  p_result: completed, duplicate, retry, unknown, conflict, permanent, dead_letter, released,
+    postponed
+Returns: true when it was stored now; false when it was stored before, the claim isn''t lost, or the
+  fence was never given out
 Errors: TX400; TX503; TX403; TX404 no such message here
 Locks: none
 Idempotent: yes';

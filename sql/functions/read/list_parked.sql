@@ -1,4 +1,5 @@
--- Parked messages stand at 'infinity' in the claim index, in message_id order, so a page reads no others but waiting ones.
+-- Parked messages stand at 'infinity' in the claim index, in message_id order, so a page reads
+-- no others but waiting ones.
 create or replace function trex.list_parked(
     p_instance_key text,
     p_limit integer default 100,
@@ -54,7 +55,8 @@ grant execute on function trex.list_parked(
 comment on function trex.list_parked(text, integer, bigint, text) is
 'Parked messages, a page in message_id order, without payloads: what waits for an operator.
 Arguments:
-  p_limit: 1 to 10000; p_after: the last message_id of the page before, 0 = from the start; p_box: outbox or inbox
+  p_limit: 1 to 10000; p_after: the last message_id of the page before, 0 = from the start; p_box:
+    outbox or inbox
 Returns: one row per message with how it is parked, why (a code of trex.reason) and since when
 Errors: TX400; TX403
 Locks: none

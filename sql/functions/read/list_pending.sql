@@ -55,11 +55,13 @@ grant execute on function trex.list_pending(
 ) to trex_app, trex_worker, trex_operator, trex_reader;
 
 comment on function trex.list_pending(text, integer, bigint, text, boolean) is
-'Undelivered messages that are not under an active lease, a page in message_id order, without payloads.
+'Undelivered messages not under an active lease, a page in message_id order, without payloads.
 Arguments:
-  p_limit: 1 to 10000; p_after: the last message_id of the page before, 0 = from the start; p_box: outbox or inbox
+  p_limit: 1 to 10000; p_after: the last message_id of the page before, 0 = from the start; p_box:
+    outbox or inbox
   p_include_parked: true shows parked ones as well
-Returns: one row per message; state is ready, deferred, waiting, lease_ended, or how it is parked; due_at is null unless it
+Returns: one row per message; state is ready, deferred, waiting, lease_ended, or how it is parked;
+  due_at is null unless it
   waits, or waited, for a time
 Errors: TX400; TX403
 Locks: none

@@ -1,5 +1,6 @@
--- Whoever looks at the ledger's balance alone forgets what is under way; whoever adds all of it to the balance counts twice what may
--- be there already. Hence three sums that are never added up here.
+-- Whoever looks at the ledger's balance alone forgets what is under way; whoever adds all of it
+-- to the balance counts twice what may be there already. Hence three sums that are never added
+-- up here.
 create or replace function trex.pending_cash_delta(
     p_instance_key text,
     p_account text default null,
@@ -51,8 +52,10 @@ comment on function trex.pending_cash_delta(text, text, text) is
 'What is still to come at the ledger, per account and currency, from undelivered outbox messages.
 Arguments:
   p_account, p_currency: only these; null = all
-Returns: one row per account and currency, in that order: pending = live and certain, in flight included; uncertain = live or
-  parked, may have reached the ledger; skipped = parked and certainly not there; entries = messages in the three sums
+Returns: one row per account and currency, in that order: pending = live and certain, in flight
+  included; uncertain = live or
+  parked, may have reached the ledger; skipped = parked and certainly not there; entries = messages
+    in the three sums
 Errors: TX400; TX403
 Locks: none
 Idempotent: yes';

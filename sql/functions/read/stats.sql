@@ -1,5 +1,6 @@
--- Counts for dashboards and alerts, asked often and never by reading a whole table: each of the four ranges of the claim index (ready,
--- due, deferred, parked or waiting) is read up to p_cap rows, and what lies behind is not counted.
+-- Counts for dashboards and alerts, asked often and never by reading a whole table: each of the
+-- four ranges of the claim index (ready, due, deferred, parked or waiting) is read up to p_cap
+-- rows, and what lies behind is not counted.
 create or replace function trex.stats(
     p_instance_key text,
     p_box text default 'outbox',
@@ -144,14 +145,17 @@ grant execute on function trex.stats(
 ) to trex_app, trex_worker, trex_operator, trex_reader;
 
 comment on function trex.stats(text, text, integer) is
-'Undelivered messages of one box by state. Cheap whatever the backlog: at most p_cap rows are read of each range (ready, due,
+'Undelivered messages of one box by state. Cheap whatever the backlog: at most p_cap rows are read
+  of each range (ready, due,
 deferred, parked or waiting).
 Arguments:
   p_box: outbox or inbox; p_cap: 1 to 10000000
-Returns: one instance_stats; ready (never deferred), due (deferred until now or earlier), deferred, waiting (behind an earlier
+Returns: one instance_stats; ready (never deferred), due (deferred until now or earlier), deferred,
+  waiting (behind an earlier
   message of its ordering key), leased, lease_ended, and the four ways of being parked
   blocked_keys: ordering keys whose first message is parked while on_parked is block
-  oldest_due_at: the earliest due time, or enqueue time of the first ready message; oldest_parked_at: since when
+  oldest_due_at: the earliest due time, or enqueue time of the first ready message;
+    oldest_parked_at: since when
   capped: a range was read up to p_cap, there may be more
 Errors: TX400; TX403
 Locks: none

@@ -80,8 +80,10 @@ comment on function trex.status(text, bigint, text, text) is
 'One message: its state now, its counters, and its delivery.
 Arguments:
   p_message_id, or p_idempotency_key with p_box: exactly one of the two
-Returns: one message_status; state is ready, deferred, waiting, leased, lease_ended, delivered, or how it is parked
-  reason: why it is parked, or why its last claim ended without delivery; null when there is none, or once delivered
+Returns: one message_status; state is ready, deferred, waiting, leased, lease_ended, delivered, or
+  how it is parked
+  reason: why it is parked, or why its last claim ended without delivery; null when there is none,
+    or once delivered
   attempts and fence: of the delivering claim once delivered (tries is 0 then)
 Errors: TX400; TX403; TX404 no such message here
 Locks: none
