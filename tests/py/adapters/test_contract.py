@@ -21,6 +21,9 @@ def ledger_db(new_db):
     return database
 
 
+pytestmark = pytest.mark.criterion("ac-0050")
+
+
 def payload(number):
     return f'{{"account": "a", "amount": "{number}.00", "currency": "USD"}}'
 

@@ -31,6 +31,8 @@ from trex_client.adapters.http import HttpAdapter, HttpConfig
 from trex_client.errors import InvalidArgument
 from trex_client.testing import make_claim
 
+pytestmark = pytest.mark.criterion("ac-0048")
+
 ANSWER = {
     "reference": "id",
     "balance": "account.balance",

@@ -13,6 +13,8 @@ from trex_client.adapters.http import HttpAdapter, HttpConfig
 from trex_client.adapters.network import AddressRule, GuardedBackend, parse_networks, parse_url
 from trex_client.testing import make_claim
 
+pytestmark = pytest.mark.criterion("ac-0048")
+
 PRIVATE = [
     "10.0.0.1", "172.16.0.1", "192.168.1.1", "127.0.0.1", "0.0.0.0", "169.254.169.254",
     "100.64.0.1", "192.0.2.1", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1",
