@@ -104,9 +104,7 @@ class Trex(Protocol):
         on_lost: OnLost = "raise",
     ) -> Recorded: ...
 
-    def mark_sent(
-        self, message_id: int, fence: int, *, on_lost: OnLost = "raise"
-    ) -> Recorded: ...
+    def mark_sent(self, message_id: int, fence: int, *, on_lost: OnLost = "raise") -> Recorded: ...
 
     def hold(
         self, message_id: int, fence: int, *, timeout: timedelta = timedelta(seconds=10)
@@ -165,7 +163,12 @@ class Trex(Protocol):
     ) -> Recorded: ...
 
     def conflict(
-        self, message_id: int, fence: int, *, reason: str = "key_conflict", on_lost: OnLost = "raise"
+        self,
+        message_id: int,
+        fence: int,
+        *,
+        reason: str = "key_conflict",
+        on_lost: OnLost = "raise",
     ) -> Recorded: ...
 
     def fail(
@@ -260,9 +263,7 @@ class Trex(Protocol):
 
     def resume(self, *, actor: str, reason: str) -> bool: ...
 
-    def redrive(
-        self, message_ids: Sequence[int], *, actor: str, reason: str
-    ) -> list[Operated]: ...
+    def redrive(self, message_ids: Sequence[int], *, actor: str, reason: str) -> list[Operated]: ...
 
     def resolve(
         self,

@@ -22,7 +22,15 @@ Parked = Literal["dead_letter", "permanent", "conflict", "unknown"]
 EnqueueStatus = Literal["enqueued", "duplicate", "conflict"]
 RecordStatus = Literal["recorded", "already_recorded", "ended_otherwise", "claim_lost", "not_found"]
 Result = Literal[
-    "completed", "duplicate", "retry", "unknown", "conflict", "permanent", "dead_letter", "released", "postponed"
+    "completed",
+    "duplicate",
+    "retry",
+    "unknown",
+    "conflict",
+    "permanent",
+    "dead_letter",
+    "released",
+    "postponed",
 ]
 State = Literal[
     "ready", "deferred", "waiting", "leased", "lease_ended", "delivered", "dead_letter", "permanent", "conflict",
