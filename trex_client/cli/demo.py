@@ -304,16 +304,21 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
 
 
 def _look_around(place: Place, entries: Sequence[Entry]) -> None:
-    instance = entries[0].instance
+    trex = Path(sys.argv[0]).resolve()
     psql = f"{place.bindir}/psql" if place.bindir else "psql"
-    main, ledger = (shlex.quote(place.dsn(ledger=ledger)) for ledger in (False, True))
-    operator = shlex.quote(place.dsn("operator"))
+    main, ledger = (_quoted(place.dsn(ledger=ledger)) for ledger in (False, True))
     note(
         f"Kept. Look around:\n"
-        f"  export TREX_DSN={operator} TREX_INSTANCE={instance} TREX_ACTOR=me\n"
-        f"  trex parked\n"
-        f"  trex cash\n"
+        f"  export TREX_DSN={_quoted(place.dsn('operator'))}\n"
+        f"  export TREX_INSTANCE={entries[0].instance} TREX_ACTOR=me\n"
+        f"  {trex} parked\n"
+        f"  {trex} cash\n"
         f"  {psql} {main} -c 'table trex.receipt limit 5'\n"
         f"  {psql} {ledger} -c 'table ledger.account limit 5'\n"
         f"Remove it:\n  " + place.by_hand().replace("\n", "\n  ")
     )
+
+
+def _quoted(text: str) -> str:
+    """For a shell; a connection string has single quotes inside."""
+    return shlex.quote(text) if '"' in text or "$" in text or "\\" in text else f'"{text}"'

@@ -197,9 +197,9 @@ class Place:
             (list(_TREX_ROLES),),
         ).fetchall()
         existing = dict(found)
-        if not superuser and not existing.get("trex_owner", False):
-            self.member = me
-        migrate.apply_roles(self.dsn(), self.member)
+        migrator = None if superuser or existing.get("trex_owner", False) else me
+        migrate.apply_roles(self.dsn(), migrator)
+        self.member = migrator
         with conn.transaction():
             for name in _TREX_ROLES:
                 if name not in existing:
