@@ -343,6 +343,7 @@ def _program(
         level=level,
         http=http,
         webhook=os.environ.get("TREX_ALERT_WEBHOOK") or None,
+        owns_process=True,
     )
 
 

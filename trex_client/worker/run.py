@@ -72,6 +72,7 @@ class Program:
         webhook: where alerts are posted; None is nowhere.
         runtime: clock, sleep and dice.
         leave: ends the process at a second signal.
+        owns_process: whether everything else that could print is taken over, as a command does.
     """
 
     instance_key: str
@@ -84,6 +85,7 @@ class Program:
     webhook: str | None = field(default=None, repr=False)
     runtime: Runtime = field(default_factory=Runtime)
     leave: Callable[[int], object] = os._exit
+    owns_process: bool = False
 
     def check(self) -> Adapter:
         """Refuse what can't work, before anything is connected; return the adapter.
@@ -96,12 +98,12 @@ class Program:
         return build_adapter(self.instance_key, self.adapter)
 
     def telemetry(self) -> Telemetry:
-        """Return the door for this program, and let nothing past it."""
+        """Return the door for this program."""
         poster = webhook_poster(self.webhook, timedelta(seconds=5)) if self.webhook else None
         telemetry = Telemetry(
             self.instance_key, topics=self.topics, level=self.level, webhook=poster
         )
-        with suppress(RuntimeError):
+        if self.owns_process:
             telemetry.own_process(asyncio.get_running_loop())
         return telemetry
 

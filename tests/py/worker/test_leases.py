@@ -193,7 +193,9 @@ async def test_interruptions_before_the_send_use_up_nothing(new_db):
         claims_two(made.worker)
         running = asyncio.create_task(made.worker.run())
         made.worker._start_waiting = lambda: None  # type: ignore[method-assign]
-        await until(lambda made=made: len(made.worker._held) == 2)
+        held = made.worker._held
+        await until(held.__len__)
+        assert len(held) == 2
         made.worker.stop()
         await running
     assert rows(database, "select attempts, tries from trex.delivery") == [(5, 0), (5, 0)]
