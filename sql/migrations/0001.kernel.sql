@@ -152,12 +152,16 @@ create table trex.message (
     check (effect_policy in ('idempotent', 'lookup', 'at_most_once')),
     enqueued_at timestamptz not null,
     primary key (instance_key, message_id),
-    unique (instance_key, box, idempotency_key),
     check (
         (account is null and currency is null and cash_delta is null)
         or (account is not null and currency is not null and cash_delta is not null)
     )
 );
+
+-- Always true, but a look-up by message_id doesn't say it, so it can't use this index and read
+-- the whole instance; a look-up by key says it by comparing the key.
+create unique index message_idempotency
+on trex.message (instance_key, box, idempotency_key) where idempotency_key is not null;
 
 create index message_correlation on trex.message (instance_key, correlation_id, message_id)
 where correlation_id is not null;

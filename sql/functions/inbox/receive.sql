@@ -82,7 +82,8 @@ begin
             p_instance_key, nextval('trex.message_id_seq'), 'inbox', p_provider, v_key, p_object_id, p_payload,
             sha256(convert_to(p_payload::text, 'UTF8')), 'idempotent', v_now
         )
-        on conflict (instance_key, box, idempotency_key) do nothing
+        on conflict (instance_key, box, idempotency_key) where idempotency_key is not null
+        do nothing
         returning message_id
     ),
     d as (

@@ -17,7 +17,7 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set jit = off
 set enable_bitmapscan = off
@@ -94,7 +94,8 @@ begin
         round(v_source.cash_delta, (select c.exponent from trex.currency c where c.currency = v_source.currency)),
         v_source.payload, sha256(convert_to(v_payload, 'UTF8')), p_effect_policy, v_now
     )
-    on conflict (instance_key, box, idempotency_key) do nothing
+    on conflict (instance_key, box, idempotency_key) where idempotency_key is not null
+    do nothing
     returning message_id into v_id;
     if v_id is null then
         perform trex._raise('TX422', 'another movement has this idempotency_key');

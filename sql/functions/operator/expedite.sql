@@ -11,7 +11,7 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set jit = off
 set enable_bitmapscan = off
@@ -32,25 +32,31 @@ begin
     perform trex._check_act(p_actor, p_reason);
     perform trex._durable();
     v_instance := trex._enter(p_instance_key);
-    perform 1
-    from trex.delivery d
-    where d.instance_key = p_instance_key and d.message_id = any(p_message_ids)
-    order by d.message_id
-    for no key update;
+    perform trex._lock_rows(p_instance_key, p_message_ids);
     v_now := trex._now();
 
     for v_row in
         select
             i.message_id,
             case
-                when m.message_id is null then 'not_found'
+                when m.known is null then 'not_found'
                 when d.message_id is null then 'delivered'
                 when trex._state(d.parked, d.lease_until, d.deferred_until, v_now) = 'deferred' then 'expedited'
                 else 'not_deferred'
             end as status
         from unnest(p_message_ids) with ordinality i (message_id, ord)
-        left join trex.message m on m.instance_key = p_instance_key and m.message_id = i.message_id
-        left join trex.delivery d on d.instance_key = p_instance_key and d.message_id = i.message_id
+        left join lateral (
+            select true as known
+            from trex.message w
+            where w.instance_key = p_instance_key and w.message_id = i.message_id
+            limit 1
+        ) m on true
+        left join lateral (
+            select w.*
+            from trex.delivery w
+            where w.instance_key = p_instance_key and w.message_id = i.message_id
+            limit 1
+        ) d on true
         order by i.ord
     loop
         v_ids := v_ids || v_row.message_id;

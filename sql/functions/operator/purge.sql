@@ -16,7 +16,7 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set jit = off
 set enable_bitmapscan = off
@@ -64,7 +64,12 @@ begin
         order by r.message_id
         limit p_limit
     ) q
-    join trex.message m on m.instance_key = p_instance_key and m.message_id = q.message_id;
+    cross join lateral (
+        select w.message_id, w.box, w.payload
+        from trex.message w
+        where w.instance_key = p_instance_key and w.message_id = q.message_id
+        limit 1
+    ) m;
     v_purged.purged := cardinality(v_ids);
     if p_dry_run then
         return v_purged;

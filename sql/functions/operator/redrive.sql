@@ -13,7 +13,7 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set jit = off
 set enable_bitmapscan = off
@@ -41,15 +41,25 @@ begin
         select
             i.message_id, d.parked,
             case
-                when m.message_id is null then 'not_found'
+                when m.known is null then 'not_found'
                 when d.message_id is null then 'delivered'
                 when d.parked is null then 'not_parked'
                 when d.parked in ('unknown', 'conflict') then 'needs_resolve'
                 else 'redriven'
             end as status
         from unnest(p_message_ids) with ordinality i (message_id, ord)
-        left join trex.message m on m.instance_key = p_instance_key and m.message_id = i.message_id
-        left join trex.delivery d on d.instance_key = p_instance_key and d.message_id = i.message_id
+        left join lateral (
+            select true as known
+            from trex.message w
+            where w.instance_key = p_instance_key and w.message_id = i.message_id
+            limit 1
+        ) m on true
+        left join lateral (
+            select w.*
+            from trex.delivery w
+            where w.instance_key = p_instance_key and w.message_id = i.message_id
+            limit 1
+        ) d on true
         order by i.ord
     loop
         v_ids := v_ids || v_row.message_id;

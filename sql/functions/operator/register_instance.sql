@@ -20,7 +20,7 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set jit = off
 set enable_bitmapscan = off

@@ -67,7 +67,8 @@ begin
             p_instance_key, nextval('trex.message_id_seq'), 'outbox', p_topic, p_idempotency_key, p_correlation_id,
             p_ordering_key, p_account, p_currency, v_cash, p_payload, v_digest, p_effect_policy, v_now
         )
-        on conflict (instance_key, box, idempotency_key) do nothing
+        on conflict (instance_key, box, idempotency_key) where idempotency_key is not null
+        do nothing
         returning message_id
     )
     insert into trex.delivery (instance_key, message_id, box, ordering_key, deferred_until)

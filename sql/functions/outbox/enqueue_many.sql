@@ -99,7 +99,8 @@ begin
         )
         left join trex.currency c on c.currency = i.currency
         order by i.idempotency_key collate "C", i.message_id
-        on conflict (instance_key, box, idempotency_key) do nothing
+        on conflict (instance_key, box, idempotency_key) where idempotency_key is not null
+        do nothing
         returning message_id, ordering_key
     )
     insert into trex.delivery (instance_key, message_id, box, ordering_key, deferred_until)

@@ -27,10 +27,9 @@ declare
     v_until timestamptz;
     v_ids bigint[];
     v_lapsed bigint[];
-    v_done bigint[];
-    v_leases timestamptz[];
-    v_id bigint;
-    v_row trex.delivery;
+    v_done bigint[] := array[]::bigint[];
+    v_leases timestamptz[] := array[]::timestamptz[];
+    v_lease_until timestamptz;
 begin
     if trex._is_slug(p_instance_key) is not true then
         perform trex._raise('TX400', 'instance_key');
@@ -53,56 +52,40 @@ begin
     v_lease := coalesce(trex._span(p_lease), v_instance.lease_default);
     v_now := trex._now();
 
-    select
-        array_agg(d.message_id),
-        array_agg(d.message_id order by array_position(p_message_ids, d.message_id))
-            filter (where d.lease_until <= v_now and d.ordering_key is not null)
+    select array_agg(l.message_id), array_agg(l.message_id order by i.ord) filter (where l.lapsed)
     into v_ids, v_lapsed
-    from trex.delivery d
-    where d.instance_key = p_instance_key and d.message_id = any(p_message_ids)
-        and d.fence = p_fences[array_position(p_message_ids, d.message_id)] and d.lease_until is not null;
+    from unnest(p_message_ids, p_fences) with ordinality i (message_id, fence, ord)
+    cross join lateral (
+        select d.message_id, d.lease_until <= v_now and d.ordering_key is not null as lapsed
+        from trex.delivery d
+        where d.instance_key = p_instance_key and d.message_id = i.message_id and d.fence = i.fence
+            and d.lease_until is not null
+        limit 1
+    ) l;
     if v_lapsed is not null then
-        v_ids := v_ids || array(
-            select k.message_id
-            from trex.delivery d
-            join trex.delivery k
-                on k.instance_key = p_instance_key and k.box = d.box and k.ordering_key = d.ordering_key
-            where d.instance_key = p_instance_key and d.message_id = any(v_lapsed) and k.parked is null
-        );
+        v_ids := v_ids || trex._live_siblings(p_instance_key, v_lapsed);
     end if;
-    perform 1
-    from trex.delivery d
-    where d.instance_key = p_instance_key and d.message_id = any(v_ids)
-    order by d.message_id
-    for no key update;
+    perform trex._lock_rows(p_instance_key, v_ids);
     -- After the locks: no lease is over before its holder hears of it.
     v_until := trex._now() + v_lease;
 
-    with e as (
-        update trex.delivery d
-        set lease_until = greatest(d.lease_until, v_until)
-        where d.instance_key = p_instance_key and d.message_id = any(p_message_ids)
-            and d.fence = p_fences[array_position(p_message_ids, d.message_id)] and d.lease_until is not null
-            and (v_lapsed is null or d.message_id <> all(v_lapsed))
-        returning d.message_id, d.lease_until
-    )
-    select coalesce(array_agg(e.message_id), '{}'), array_agg(e.lease_until) into v_done, v_leases from e;
-    foreach v_id in array coalesce(v_lapsed, '{}')
+    for v_ord in 1..cardinality(p_message_ids)
     loop
         update trex.delivery d
         set lease_until = greatest(d.lease_until, v_until)
-        where d.instance_key = p_instance_key and d.message_id = v_id
-            and d.fence = p_fences[array_position(p_message_ids, v_id)] and d.lease_until is not null
-            and not exists (
+        where d.instance_key = p_instance_key and d.message_id = p_message_ids[v_ord]
+            and d.fence = p_fences[v_ord] and d.lease_until is not null
+            and (d.ordering_key is null or d.lease_until > v_now or not exists (
                 select 1
                 from trex.delivery k
-                where k.instance_key = p_instance_key and k.box = d.box and k.ordering_key = d.ordering_key
-                    and k.message_id <> v_id and k.lease_until > v_now
-            )
-        returning d.* into v_row;
+                where k.instance_key = p_instance_key and k.box = d.box
+                    and k.ordering_key = d.ordering_key and k.message_id <> d.message_id
+                    and k.lease_until > v_now
+            ))
+        returning d.lease_until into v_lease_until;
         if found then
-            v_done := v_done || v_id;
-            v_leases := v_leases || v_row.lease_until;
+            v_done := v_done || p_message_ids[v_ord];
+            v_leases := v_leases || v_lease_until;
         end if;
     end loop;
 

@@ -12,7 +12,7 @@ stable
 parallel restricted
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set jit = off
 set enable_bitmapscan = off
@@ -37,11 +37,25 @@ begin
         order by w.deferred_until, w.message_id
         limit p_limit
     ) d
-    join trex.message m on m.instance_key = p_instance_key and m.message_id = d.message_id
-    left join trex.ledger_skip s
-        on s.instance_key = p_instance_key and s.message_id = d.message_id and s.resolved_at is null
-    left join trex.outcome o
-        on o.instance_key = p_instance_key and o.message_id = d.message_id and o.fence = d.fence
+    cross join lateral (
+        select w.*
+        from trex.message w
+        where w.instance_key = p_instance_key and w.message_id = d.message_id
+        limit 1
+    ) m
+    left join lateral (
+        select w.reason, w.opened_at
+        from trex.ledger_skip w
+        where w.instance_key = p_instance_key and w.message_id = d.message_id
+            and w.resolved_at is null
+        limit 1
+    ) s on true
+    left join lateral (
+        select w.reason, w.recorded_at
+        from trex.outcome w
+        where w.instance_key = p_instance_key and w.message_id = d.message_id and w.fence = d.fence
+        limit 1
+    ) o on true
     order by d.message_id;
 end
 $$;

@@ -12,7 +12,7 @@ stable
 parallel restricted
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set jit = off
 set enable_bitmapscan = off
@@ -43,7 +43,12 @@ begin
         order by w.message_id
         limit p_limit
     ) d
-    join trex.message m on m.instance_key = p_instance_key and m.message_id = d.message_id
+    cross join lateral (
+        select w.*
+        from trex.message w
+        where w.instance_key = p_instance_key and w.message_id = d.message_id
+        limit 1
+    ) m
     order by d.message_id;
 end
 $$;

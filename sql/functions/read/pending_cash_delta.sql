@@ -12,6 +12,7 @@ stable
 parallel restricted
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 as $$
 begin
     if trex._is_slug(p_instance_key) is not true then

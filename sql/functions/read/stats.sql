@@ -12,7 +12,7 @@ stable
 parallel restricted
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set jit = off
 set enable_bitmapscan = off
@@ -106,12 +106,20 @@ begin
         order by d.deferred_until, d.message_id
         limit p_cap
     ) q
-    left join trex.ledger_skip s
-        on s.instance_key = p_instance_key and s.message_id = q.message_id and s.resolved_at is null
-        and q.parked is not null
-    left join trex.outcome o
-        on o.instance_key = p_instance_key and o.message_id = q.message_id and o.fence = q.fence
-        and s.message_id is null and q.parked is not null;
+    left join lateral (
+        select w.opened_at
+        from trex.ledger_skip w
+        where w.instance_key = p_instance_key and w.message_id = q.message_id
+            and w.resolved_at is null and q.parked is not null
+        limit 1
+    ) s on true
+    left join lateral (
+        select w.recorded_at
+        from trex.outcome w
+        where w.instance_key = p_instance_key and w.message_id = q.message_id
+            and w.fence = q.fence and s.opened_at is null and q.parked is not null
+        limit 1
+    ) o on true;
 
     v_stats.box := p_box;
     v_stats.ready := v_ready.free;

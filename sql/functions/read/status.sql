@@ -11,7 +11,7 @@ stable
 parallel restricted
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set jit = off
 as $$
