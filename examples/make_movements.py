@@ -22,9 +22,9 @@ COLUMNS = (
 ROWS = 1_200
 # Decimals, and the usual size of a movement.
 CURRENCIES = {
-    "KRW": (0, 60_000),
-    "JPY": (0, 8_000),
-    "USD": (2, 75),
+    "KRW": (0, Decimal(60_000)),
+    "JPY": (0, Decimal(8_000)),
+    "USD": (2, Decimal(75)),
     "BTC": (8, Decimal("0.02")),
 }
 CORNERS = {
@@ -43,7 +43,7 @@ def amount(dice: random.Random, currency: str) -> Decimal:
     return max(step, size.quantize(step))
 
 
-def movements(dice: random.Random) -> Iterator[tuple[str, str, str, str, str, str]]:
+def movements(dice: random.Random) -> Iterator[tuple[str, str, str, Decimal, str, str]]:
     """Instance, account, currency, amount, correlation, memo, without end."""
     accounts = {
         name: [f"{name[0]}-{number:03d}" for number in range(1, 41)] for name in ("seoul", "berlin")
@@ -51,22 +51,22 @@ def movements(dice: random.Random) -> Iterator[tuple[str, str, str, str, str, st
     weights = {"seoul": (6, 3, 2, 2), "berlin": (1, 1, 6, 3)}
     for currency, values in CORNERS.items():
         for value in values:
-            yield "seoul", "s-040", currency, value, "", "corner"
+            yield "seoul", "s-040", currency, Decimal(value), "", "corner"
     number = 0
     while True:
         number += 1
         instance = dice.choice(("seoul", "berlin"))
         currency = dice.choices(tuple(CURRENCIES), weights[instance])[0]
-        value = amount(dice, currency)
+        size = amount(dice, currency)
         account, other = dice.sample(accounts[instance], 2)
         kind = dice.choices(("deposit", "withdrawal", "fee", "transfer"), (4, 3, 1, 3))[0]
         if kind == "transfer":
             transfer = f"transfer-{number:05d}"
-            yield instance, account, currency, str(-value), transfer, f"to {other}"
-            yield instance, other, currency, str(value), transfer, f"from {account}"
+            yield instance, account, currency, -size, transfer, f"to {other}"
+            yield instance, other, currency, size, transfer, f"from {account}"
         else:
-            signed = value if kind == "deposit" else -value
-            yield instance, account, currency, str(signed), "", kind
+            signed = size if kind == "deposit" else -size
+            yield instance, account, currency, signed, "", kind
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def main() -> None:
         # berlin wants its movements posted in order, account by account.
         ordering = account if instance == "berlin" else ""
         writer.writerow((
-            f"mv-{number:05d}", instance, account, currency, format(Decimal(value), "f"),
+            f"mv-{number:05d}", instance, account, currency, format(value, "f"),
             correlation, ordering, memo,
         ))  # fmt: skip
 

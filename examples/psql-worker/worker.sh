@@ -1,0 +1,126 @@
+#!/bin/bash
+# A worker that is only psql: claims, posts to a ledger in another database, records what became of it.
+#
+#   worker.sh [--once]
+#
+#   PGHOST, PGDATABASE, ...   where trex is (libpq's variables), as a role with trex_worker that is
+#                             bound to the instance
+#   TREX_INSTANCE             whose messages
+#   LEDGER_DSN                connection string of the ledger's database
+#
+# --once ends when nothing can be claimed. Otherwise it asks again every second, until SIGTERM: then
+# it finishes its batch and ends.
+set -uo pipefail
+
+: "${TREX_INSTANCE:?}" "${LEDGER_DSN:?}"
+worker="psql-$(od -An -N8 -tx8 /dev/urandom | tr -d ' ')"
+once=${1:-}
+stopping=
+trap 'stopping=1' TERM INT
+
+# Fields are separated by U+001F: keys can't contain it, and JSON text escapes it.
+unit=$'\x1f'
+
+# ask DSN SQL [NAME=VALUE...]: runs one statement, in which psql quotes each :'NAME'. The values go
+# through \set on stdin, because every process of the machine can read a command line.
+ask() {
+    local dsn=$1 sql=$2 pair value
+    shift 2
+    {
+        for pair in "$@"; do
+            value=${pair#*=}
+            value=${value//\\/\\\\}
+            printf "\\set %s '%s'\n" "${pair%%=*}" "${value//\'/\\\'}"
+        done
+        printf '%s;\n' "$sql"
+    } | psql -X -q -A -t -F "$unit" -v ON_ERROR_STOP=1 "$dsn" -f - 2>/dev/null
+}
+
+# The claim is one statement in autocommit: committed when psql has printed it, so its fences count.
+claim() {
+    ask '' "select message_id, fence, attempt, uncertain, effect_policy, topic, account, currency,
+            cash_delta, payload,
+            encode(sha256(convert_to('[' || to_json(:'instance'::text) || ',' || to_json(box) || ','
+                || to_json(idempotency_key) || ']', 'UTF8')), 'hex')
+        from trex.claim(:'instance', :'worker', p_limit => 10, p_lease => '1 minute')" \
+        instance="$TREX_INSTANCE" worker="$worker"
+}
+
+# record FUNCTION MESSAGE FENCE [ARGUMENTS]: prints what came of it; a lost claim is told, not raised.
+record() {
+    local function=$1 message=$2 fence=$3 more=${4:-}
+    shift 4
+    local answer
+    for _ in 1 2 3 4 5; do
+        # The same call again is safe: it answers already_recorded.
+        answer=$(ask '' "select status, state from trex.$function(:'instance', :'message'::bigint,
+            :'fence'::bigint, ${more:+$more,} p_on_lost => 'report')" \
+            instance="$TREX_INSTANCE" message="$message" fence="$fence" "$@") && break
+        sleep 1
+    done
+    echo "$message $function ${answer//$unit/ }"
+}
+
+deliver() {
+    local message=$1 fence=$2 attempt=$3 uncertain=$4 policy=$5 topic=$6 account=$7 currency=$8
+    local amount=$9 payload=${10} key=${11}
+    local answer result reference balance version
+
+    if [ "$uncertain" = t ]; then
+        # An earlier attempt may have arrived: ask first.
+        answer=$(ask "$LEDGER_DSN" "select found, reference, balance, version
+            from ledger.lookup(:'key')" key="$key") || answer=
+        IFS=$unit read -r result reference balance version <<<"$answer"
+        if [ "$result" = t ]; then
+            record complete "$message" "$fence" "p_reference => :'reference', p_confirmed_by => 'lookup',
+                p_balance => nullif(:'balance', '')::numeric, p_version => nullif(:'version', '')::bigint" \
+                reference="$reference" balance="$balance" version="$version"
+            return
+        fi
+    fi
+    if [ "$policy" = at_most_once ]; then
+        # Committed before the call: if this worker dies now, nobody sends it a second time.
+        [[ $(record mark_sent "$message" "$fence" '') == *recorded* ]] || return
+    fi
+
+    answer=$(ask "$LEDGER_DSN" "select result, reference, balance, version
+        from ledger.post(:'key', :'fence'::bigint, :'attempt'::integer, :'topic',
+            nullif(:'account', ''), nullif(:'currency', ''), nullif(:'amount', '')::numeric,
+            :'payload'::jsonb)" \
+        key="$key" fence="$fence" attempt="$attempt" topic="$topic" account="$account" \
+        currency="$currency" amount="$amount" payload="$payload")
+    local code=$?
+    IFS=$unit read -r result reference balance version <<<"$answer"
+    # psql: 3 is an error in SQL, so the ledger rolled back; anything else may have committed.
+    [ "$code" = 0 ] || result=failed-$code
+    local snapshot="p_reference => :'reference', p_balance => nullif(:'balance', '')::numeric,
+        p_version => nullif(:'version', '')::bigint"
+    local values=(reference="$reference" balance="$balance" version="$version")
+    case $result in
+        posted) record complete "$message" "$fence" "$snapshot" "${values[@]}" ;;
+        duplicate) record complete_duplicate "$message" "$fence" "$snapshot" "${values[@]}" ;;
+        conflict) record conflict "$message" "$fence" '' ;;
+        refused) record fail "$message" "$fence" 'p_absent => true' ;;
+        retry) record retry "$message" "$fence" "p_reason => 'unavailable'" ;;
+        stale_fence) record mark_unknown "$message" "$fence" "p_reason => 'stale_version'" ;;
+        failed-3) record retry "$message" "$fence" "p_reason => 'server_error'" ;;
+        *) record mark_unknown "$message" "$fence" "p_reason => 'connection_lost'" ;;
+    esac
+}
+
+while [ -z "$stopping" ]; do
+    if ! rows=$(claim); then
+        echo "the database doesn't answer, or refuses" >&2
+        [ -n "$once" ] && exit 1
+        sleep 2
+        continue
+    fi
+    if [ -z "$rows" ]; then
+        [ -n "$once" ] && exit 0
+        sleep 1
+        continue
+    fi
+    while IFS=$unit read -r -u 3 -a field; do
+        deliver "${field[@]}"
+    done 3<<<"$rows"
+done

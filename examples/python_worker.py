@@ -1,0 +1,99 @@
+"""A worker in few lines: claim, call, record. The daemon `trex worker` does the same, and more.
+
+    TREX_DSN=... TREX_INSTANCE=... LEDGER_DSN=... python examples/python_worker.py
+
+It posts to the demo's ledger by the same key on every attempt, and ends when nothing is left.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from trex_client.adapters import wire_key
+from trex_client.errors import ClaimLost
+from trex_client.postgres import PostgresClient
+
+if TYPE_CHECKING:
+    from trex_client.model import Claim
+
+RESULTS = (
+    "select result, reference, balance, version from ledger.post(%s, %s, %s, %s, %s, %s, %s, %s)"
+)
+LOOKUP = "select found, reference, balance, version from ledger.lookup(%s)"
+
+
+def deliver(client: PostgresClient, ledger: psycopg.Connection[Any], claim: Claim) -> str:
+    """Bring one message to the ledger and record what became of it."""
+    message, fence = claim.message_id, claim.fence
+    key = wire_key(client.instance_key, claim.box, claim.idempotency_key)
+    if claim.uncertain:
+        # An earlier attempt may have arrived: ask before anything is sent again.
+        found, reference, balance, version = ledger.execute(LOOKUP, (key,)).fetchone() or (
+            [None] * 4
+        )
+        if found:
+            client.complete(
+                message, fence, reference=reference, confirmed_by="lookup",
+                balance=balance, version=version,
+            )  # fmt: skip
+            return "found"
+    if claim.effect_policy == "at_most_once":
+        client.mark_sent(message, fence)
+    values = (
+        key, fence, claim.attempt, claim.topic, claim.account, claim.currency, claim.cash_delta,
+        claim.payload_json,
+    )  # fmt: skip
+    try:
+        result, reference, balance, version = ledger.execute(RESULTS, values).fetchone() or (
+            "",
+            None,
+            None,
+            None,
+        )
+    except psycopg.Error as error:
+        if ledger.closed:
+            client.mark_unknown(message, fence, reason="connection_lost")
+            raise
+        client.retry(message, fence, reason="server_error")
+        return f"retry after {error.sqlstate}"
+    match result:
+        case "posted":
+            client.complete(message, fence, reference=reference, balance=balance, version=version)
+        case "duplicate":
+            client.complete_duplicate(
+                message, fence, reference=reference, balance=balance, version=version
+            )
+        case "conflict":
+            client.conflict(message, fence)
+        case "refused":
+            client.fail(message, fence, absent=True)
+        case "retry":
+            client.retry(message, fence, reason="unavailable")
+        case _:
+            client.mark_unknown(message, fence, reason="response_invalid")
+    return str(result)
+
+
+def main() -> None:
+    """Work until nothing can be claimed."""
+    worker = f"python-{secrets.token_hex(8)}"
+    with (
+        psycopg.connect(os.environ["TREX_DSN"], autocommit=True) as conn,
+        psycopg.connect(os.environ["LEDGER_DSN"], autocommit=True) as ledger,
+    ):
+        client = PostgresClient(conn, os.environ["TREX_INSTANCE"])
+        while claims := client.claim(worker, limit=20):
+            for claim in claims:
+                try:
+                    print(claim.message_id, deliver(client, ledger, claim))
+                except ClaimLost:
+                    # Somebody else has it now, and nothing of ours was recorded.
+                    print(claim.message_id, "claim lost")
+
+
+if __name__ == "__main__":
+    main()
