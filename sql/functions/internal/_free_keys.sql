@@ -24,7 +24,7 @@ begin
     loop
         select d.message_id, d.deferred_until into v_id, v_due
         from trex.delivery d
-        where d.instance_key = p_instance_key and d.box = v_box and d.ordering_key = v_key
+        where d.instance_key || '' = p_instance_key and d.box = v_box and d.ordering_key = v_key
             and d.parked is null and d.lease_until is null
         order by d.message_id
         limit 1
@@ -55,13 +55,13 @@ begin
     for v_round in 1..p_most loop
         select d.ordering_key into v_key
         from trex.delivery d
-        where d.instance_key = p_instance_key and d.box = p_box and d.ordering_key > v_key
+        where d.instance_key || '' = p_instance_key and d.box = p_box and d.ordering_key > v_key
         order by d.ordering_key
         limit 1;
         exit when not found;
         select d.message_id, case when d.parked is null then d.deferred_until end into v_id, v_due
         from trex.delivery d
-        where d.instance_key = p_instance_key and d.box = p_box and d.ordering_key = v_key
+        where d.instance_key || '' = p_instance_key and d.box = p_box and d.ordering_key = v_key
             and (p_block or d.parked is null)
         order by d.message_id
         limit 1;

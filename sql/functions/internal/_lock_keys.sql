@@ -43,7 +43,7 @@ begin
         cross join lateral (
             select s.message_id
             from trex.delivery s
-            where s.instance_key = p_instance_key and s.box = l.box
+            where s.instance_key || '' = p_instance_key and s.box = l.box
                 and s.ordering_key = l.ordering_key and s.parked is null
             offset 0
         ) k

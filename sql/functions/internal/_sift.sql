@@ -101,7 +101,8 @@ begin
             -- Any earlier row will do as long as it is locked: its end then comes after this move and frees the key.
             select d.message_id into v_ahead
             from trex.delivery d
-            where d.instance_key = v_key and d.box = v_row.box and d.ordering_key = v_row.ordering_key
+            where d.instance_key || '' = v_key and d.box = v_row.box
+                and d.ordering_key = v_row.ordering_key
                 and d.message_id < v_row.message_id
                 and (d.parked is null or p_instance.on_parked = 'block')
             order by d.message_id
@@ -113,19 +114,21 @@ begin
                 moved := moved + 1;
                 continue;
             end if;
+            -- A later row is in flight only where this one was parked meanwhile, so a fresh head
+            -- needn't look through all that wait behind it.
             if exists (
                 select 1
                 from trex.delivery d
-                where d.instance_key = v_key and d.box = v_row.box and d.ordering_key = v_row.ordering_key
-                    and d.message_id <> v_row.message_id
-                    and (
-                        d.lease_until > p_now
-                        or (
-                            d.message_id < v_row.message_id
-                            and (d.parked is null or p_instance.on_parked = 'block')
-                        )
-                    )
-            ) then
+                where d.instance_key || '' = v_key and d.box = v_row.box
+                    and d.ordering_key = v_row.ordering_key and d.message_id < v_row.message_id
+                    and (d.parked is null or p_instance.on_parked = 'block')
+            ) or (v_row.attempts > 0 and exists (
+                select 1
+                from trex.delivery d
+                where d.instance_key || '' = v_key and d.box = v_row.box
+                    and d.ordering_key = v_row.ordering_key and d.message_id <> v_row.message_id
+                    and d.lease_until > p_now
+            )) then
                 left_alone := left_alone || v_row.message_id;
                 continue;
             end if;

@@ -78,7 +78,7 @@ begin
             and (d.ordering_key is null or d.lease_until > v_now or not exists (
                 select 1
                 from trex.delivery k
-                where k.instance_key = p_instance_key and k.box = d.box
+                where k.instance_key || '' = p_instance_key and k.box = d.box
                     and k.ordering_key = d.ordering_key and k.message_id <> d.message_id
                     and k.lease_until > v_now
             ))

@@ -92,7 +92,7 @@ begin
                 and not exists (
                     select 1
                     from trex.delivery a
-                    where a.instance_key = p_instance_key and a.box = p_box and a.ordering_key = q.ordering_key
+                    where a.instance_key || '' = p_instance_key and a.box = p_box and a.ordering_key = q.ordering_key
                         and a.message_id < q.message_id
                 )
         ) as blocked,
