@@ -1,13 +1,15 @@
 """The API: one method per public SQL function, same names, same arguments without `p_`.
 
-`PostgresClient` (sync) and `AsyncPostgresClient` call the functions; `MemoryClient` is the simulation. All three are
-bound to one instance in their constructor, which refuses an empty or malformed key with `InvalidArgument` before
-anything else happens. The caller owns connection and transaction; only `claim` and `exchange` refuse a connection
-inside a transaction (`WrongTransaction`) and have committed when they return.
+`PostgresClient` (sync) and `AsyncPostgresClient` call the functions; `MemoryClient` is the
+simulation. All three are bound to one instance in their constructor, which refuses an empty or
+malformed key with `InvalidArgument` before anything else happens. The caller owns connection and
+transaction; only `claim` and `exchange` refuse a connection inside a transaction
+(`WrongTransaction`) and have committed when they return.
 
-Units and ranges: `limit` 1 to 1,000 (reads: to 10,000); `lease` 100 ms to the instance's `lease_max`; `delay` 0 to 30
-days; keys 1 to 255 characters without control characters or blanks at the ends; `reason` of an outcome from
-`model.REASONS`; `actor` a key; an operator's `reason` and `evidence` 1 to 1,000 characters without control characters.
+Units and ranges: `limit` 1 to 1,000 (reads: to 10,000); `lease` 100 ms to the instance's
+`lease_max`; `delay` 0 to 30 days; keys 1 to 255 characters without control characters or blanks at
+the ends; `reason` of an outcome from `model.REASONS`; `actor` a key; an operator's `reason` and
+`evidence` 1 to 1,000 characters without control characters.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Frozen results of the functions, named and ordered like the composite types in `sql/migrations`.
 
-Times are aware datetimes in UTC. `due_at` is None for a message that waits for no time: ready, leased, parked, or
-behind an earlier message of its ordering key. Money is `Decimal`, never float.
+Times are aware datetimes in UTC. `due_at` is None for a message that waits for no time: ready,
+leased, parked, or behind an earlier message of its ordering key. Money is `Decimal`, never float.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ Result = Literal[
     "postponed",
 ]
 State = Literal[
-    "ready", "deferred", "waiting", "leased", "lease_ended", "delivered", "dead_letter", "permanent", "conflict",
-    "unknown",
+    "ready", "deferred", "waiting", "leased", "lease_ended", "delivered", "dead_letter",
+    "permanent", "conflict", "unknown",
 ]  # fmt: skip
 
 BOXES: tuple[Box, ...] = ("outbox", "inbox")
 EFFECT_POLICIES: tuple[EffectPolicy, ...] = ("idempotent", "lookup", "at_most_once")
 CONFIRMED_BY: tuple[ConfirmedBy, ...] = ("answer", "lookup", "same_key", "handler", "operator")
 RESULTS: tuple[Result, ...] = (
-    "completed", "duplicate", "retry", "unknown", "conflict", "permanent", "dead_letter", "released", "postponed",
+    "completed", "duplicate", "retry", "unknown", "conflict", "permanent", "dead_letter",
+    "released", "postponed",
 )  # fmt: skip
 REASONS: frozenset[str] = frozenset({
     "adapter_error", "attempts_exhausted", "connect_failed", "connection_lost", "consumer:none",
@@ -56,8 +57,8 @@ REASONS: frozenset[str] = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """One row for `enqueue_many`: the arguments of `enqueue`. `payload` is JSON data, or JSON text as `str` in
-    `payload_json`; exactly one of the two."""
+    """One row for `enqueue_many`: the arguments of `enqueue`. `payload` is JSON data, or JSON
+    text as `str` in `payload_json`; exactly one of the two."""
 
     topic: str
     idempotency_key: str
@@ -80,7 +81,8 @@ class Enqueued:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claimed message. `payload_json` is the canonical jsonb text, byte-identical on every attempt."""
+    """A claimed message. `payload_json` is the canonical jsonb text, byte-identical on every
+    attempt."""
 
     message_id: int
     fence: int
@@ -108,10 +110,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One outcome for `record` and `exchange`. `absent`: a look-up or a same-key answer showed with certainty that no
-    earlier attempt took effect (clears `uncertain`). `park`: park although the allowance isn't used up (an adapter
-    that can't honour the effect policy). `balance` and `version` are the ledger's snapshot after the posting, both or
-    neither, only for a message with cash and only with `completed` or `duplicate`."""
+    """One outcome for `record` and `exchange`. `absent`: a look-up or a same-key answer showed
+    with certainty that no earlier attempt took effect (clears `uncertain`). `park`: park
+    although the allowance isn't used up (an adapter that can't honour the effect policy).
+    `balance` and `version` are the ledger's snapshot after the posting, both or neither, only
+    for a message with cash and only with `completed` or `duplicate`."""
 
     message_id: int
     fence: int
@@ -128,7 +131,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What became of one reported outcome. `state` is the message's state now (None when lost or not found)."""
+    """What became of one reported outcome. `state` is the message's state now (None when lost or
+    not found)."""
 
     message_id: int
     fence: int
@@ -154,8 +158,8 @@ class Extended:
 
 @dataclass(frozen=True, slots=True)
 class Operated:
-    """One row of an operator's call. `status`: what was done ('redriven', 'expedited'), or why nothing was:
-    'not_parked', 'needs_resolve', 'not_deferred', 'delivered', 'not_found'."""
+    """One row of an operator's call. `status`: what was done ('redriven', 'expedited'), or why
+    nothing was: 'not_parked', 'needs_resolve', 'not_deferred', 'delivered', 'not_found'."""
 
     message_id: int
     status: str
@@ -182,8 +186,9 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Cash:
-    """Sums per account and currency. `pending`: live and certain, in flight included. `uncertain`: live or parked, may
-    have reached the ledger. `skipped`: parked and certainly not there. `entries`: messages in the three sums."""
+    """Sums per account and currency. `pending`: live and certain, in flight included.
+    `uncertain`: live or parked, may have reached the ledger. `skipped`: parked and certainly
+    not there. `entries`: messages in the three sums."""
 
     account: str
     currency: str
@@ -236,7 +241,8 @@ class MessageStatus:
 
 @dataclass(frozen=True, slots=True)
 class InstanceStats:
-    """Counts of undelivered messages of one box by state; each stops at the `cap` that was asked for (`capped`)."""
+    """Counts of undelivered messages of one box by state; each stops at the `cap` that was asked
+    for (`capped`)."""
 
     box: Box
     ready: int
@@ -273,7 +279,8 @@ class InstancePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """`examined` messages looked at, `purged` payloads removed (or that would be), `last_message_id` to go on after."""
+    """`examined` messages looked at, `purged` payloads removed (or that would be),
+    `last_message_id` to go on after."""
 
     examined: int
     purged: int
