@@ -1,4 +1,4 @@
-"""One exception per SQLSTATE. Their text is constant: nothing of a row, a DSN or another exception gets into it.
+"""One exception per SQLSTATE, with constant text: nothing of a row, DSN or exception gets into it.
 
 TrexError
   InvalidArgument TX400      NoViewer TX401          AccessDenied TX403        NotFound TX404
@@ -16,7 +16,7 @@ from typing import ClassVar
 
 
 class TrexError(Exception):
-    """Base of all errors of trex. `sqlstate` is the code that PostgreSQL raised, or would have raised."""
+    """Base of all errors. `sqlstate` is the code that PostgreSQL raised, or would have raised."""
 
     sqlstate: ClassVar[str] = ""
     text: ClassVar[str] = "trex error"
@@ -27,7 +27,7 @@ class TrexError(Exception):
 
 
 class InvalidArgument(TrexError, ValueError):
-    """An argument is missing or out of its range. Nothing was written. A bug in the caller: no retry."""
+    """An argument is missing or out of its range; nothing was written. A bug: no retry."""
 
     sqlstate = "TX400"
     text = "invalid argument"
@@ -41,7 +41,7 @@ class NoViewer(TrexError):
 
 
 class AccessDenied(TrexError):
-    """The instance is unknown, or not bound to the calling role (can't be told apart). Configuration: no retry."""
+    """The instance is unknown or not bound to the calling role (can't be told apart): no retry."""
 
     sqlstate = "TX403"
     text = "instance unknown or not bound to the caller"
@@ -97,7 +97,7 @@ class NeedsResolve(TrexError):
 
 
 class WrongTransaction(TrexError):
-    """The call needs READ COMMITTED and a transaction (or a connection) without work done before."""
+    """The call needs READ COMMITTED and a transaction without work done before."""
 
     sqlstate = "TX501"
     text = "wrong isolation level, or a transaction with work done before"
@@ -125,7 +125,7 @@ class InvariantViolated(TrexError):
 
 
 class DatabaseError(TrexError):
-    """Any other error of PostgreSQL. `code` is its SQLSTATE ('' where there is none); its text is never kept."""
+    """Any other error of PostgreSQL. `code` is its SQLSTATE, or ''; its text is never kept."""
 
     text = "database error"
 

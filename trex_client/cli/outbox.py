@@ -1,6 +1,6 @@
 """Write movements and read what isn't delivered."""
 
-# ruff: noqa: TC001, TC003 - Typer reads annotations when it runs
+
 
 from __future__ import annotations
 

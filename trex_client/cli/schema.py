@@ -1,6 +1,6 @@
 """Bring the schema up to date."""
 
-# ruff: noqa: TC001 - Typer reads annotations when it runs
+
 
 from __future__ import annotations
 

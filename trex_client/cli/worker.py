@@ -1,6 +1,6 @@
 """Deliver: as a daemon, once for what is due now, or for one correlation."""
 
-# ruff: noqa: TC003 - Typer reads annotations when it runs
+
 
 from __future__ import annotations
 
@@ -170,7 +170,9 @@ def _register_daemon(app: typer.Typer) -> None:
                 log_level,
                 _address(http),
             )
-            _end(asyncio.run(daemon(program)))
+            code = asyncio.run(daemon(program))
+            if code:
+                raise typer.Exit(int(code))
 
 
 def _register_backfill(app: typer.Typer) -> None:
