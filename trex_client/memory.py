@@ -2546,10 +2546,10 @@ def _by_account(snapshot: SnapshotRow) -> tuple[str, str, int, int]:
 
 
 # The parts that build on the kernel; they import what they need from here.
-from trex_client._memory_inbox import MemoryInbox  # noqa: E402
+from trex_client._memory_operations import MemoryOperations  # noqa: E402
 
 
-class MemoryClient(MemoryInbox):
+class MemoryClient(MemoryOperations):
     """The simulated API, bound to one instance and called by one role."""
 
 

@@ -21,7 +21,7 @@ from psycopg.pq import Format, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from trex_client._calls import ARGUMENTS, Call, Calls, Row, stale_report
-from trex_client._calls_inbox import InboxCalls as AllCalls
+from trex_client._calls_operations import OperationCalls as AllCalls
 from trex_client.errors import (
     ClaimLost,
     CommitUnknown,
@@ -183,6 +183,16 @@ class PostgresClient:
     inbox_event = _sync(AllCalls.inbox_event)
     inbox_status = _sync(AllCalls.inbox_status)
 
+    machine_load = _sync(AllCalls.machine_load)
+    machine_show = _sync(AllCalls.machine_show)
+    transition = _sync(AllCalls.transition)
+    entity_status = _sync(AllCalls.entity_status)
+    entity_history = _sync(AllCalls.entity_history)
+    correct = _sync(AllCalls.correct)
+    operation_history = _sync(AllCalls.operation_history)
+    effect_states = _sync(AllCalls.effect_states)
+    overdue = _sync(AllCalls.overdue)
+
     def run(self, call: Call[T]) -> T:
         """Run a call that `Calls` made, and return its result. Every other method is this one."""
         statement = call[0]
@@ -295,6 +305,16 @@ class AsyncPostgresClient:
     receive = _async(AllCalls.receive)
     inbox_event = _async(AllCalls.inbox_event)
     inbox_status = _async(AllCalls.inbox_status)
+
+    machine_load = _async(AllCalls.machine_load)
+    machine_show = _async(AllCalls.machine_show)
+    transition = _async(AllCalls.transition)
+    entity_status = _async(AllCalls.entity_status)
+    entity_history = _async(AllCalls.entity_history)
+    correct = _async(AllCalls.correct)
+    operation_history = _async(AllCalls.operation_history)
+    effect_states = _async(AllCalls.effect_states)
+    overdue = _async(AllCalls.overdue)
 
     async def run(self, call: Call[T]) -> T:
         """Run a call that `Calls` made, and return its result. Every other method is this one."""
