@@ -15,6 +15,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 as $$
 begin
     perform trex._check_read(p_instance_key, p_limit, p_after, p_box);

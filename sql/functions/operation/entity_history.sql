@@ -14,6 +14,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 as $$
 begin
     if trex._is_slug(p_instance_key) is not true then

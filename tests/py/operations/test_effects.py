@@ -6,6 +6,7 @@ import json
 import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ class World:
         self.backend = backend
         self.shop = backend.register("shop", max_attempts=1000)
         self.shop.enqueue("pay", "k", {})
-        self.claimed = None
+        self.claimed: Any = None
 
     def do(self, event):
         id_, fence = (self.claimed.message_id, self.claimed.fence) if self.claimed else (1, 1)

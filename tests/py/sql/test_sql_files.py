@@ -33,6 +33,8 @@ _TEXTS = {
     "claim lost",
     "already ended otherwise",
     "key reused with other content",
+    "no verified viewer",
+    "version conflict",
     "transition forbidden",
     "wrong isolation level, or a transaction with work done before",
     "standby or read-only",
