@@ -39,12 +39,6 @@ KEYS: dict[str, tuple[str, ...]] = {
     "audit": ("audit_id",),
     "inbox_event": ("instance_key", "message_id"),
     "inbox_variant": ("instance_key", "message_id", "body_hash"),
-    "machine": ("instance_key", "machine", "revision"),
-    "machine_state": ("instance_key", "machine", "revision", "state"),
-    "machine_transition": ("instance_key", "machine", "revision", "from_state", "event"),
-    "entity": ("instance_key", "machine", "entity"),
-    "operation": ("instance_key", "operation_id"),
-    "adjustment": ("instance_key", "adjustment_id"),
 }
 """Every table that the functions read or write, with its primary key."""
 

@@ -8,6 +8,7 @@ import threading
 from decimal import Decimal
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.support.backends import WHO
@@ -555,7 +556,7 @@ def test_the_facts_of_operations_are_guarded(postgres):
     ]:  # fmt: skip
         for role in ("origin", "replica"):
             postgres.admin.execute(f"set session_replication_role = {role}")
-            with pytest.raises(Exception) as caught:
+            with pytest.raises(psycopg.Error) as caught:
                 postgres.admin.execute(statement)
             postgres.admin.execute("reset session_replication_role")
             assert caught.value.sqlstate == code, statement
