@@ -10,6 +10,9 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+from psycopg.rows import dict_row
+
 from trex_client.adapters.base import (
     Absent,
     BaseAdapter,
@@ -262,7 +265,8 @@ def counters(telemetry: Telemetry) -> dict[str, int]:
 
 
 def rows(database: Database, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    return database.connect().execute(query, values).fetchall()
+    with psycopg.connect(database.dsn(), autocommit=True) as conn:
+        return conn.execute(query, values).fetchall()
 
 
 def books(database: Database, key: str = KEY) -> dict[str, int]:
@@ -289,11 +293,10 @@ def books(database: Database, key: str = KEY) -> dict[str, int]:
             (select count(*) from trex.outcome where instance_key = %(k)s and kind = 'postponed'
                 and state = 'deferred') as postponed
     """
-    cursor = database.connect().execute(query, {"k": key})
-    row = cursor.fetchone()
+    with psycopg.connect(database.dsn(), row_factory=dict_row) as conn:
+        row = conn.execute(query, {"k": key}).fetchone()
     assert row is not None
-    assert cursor.description is not None
-    return dict(zip((column.name for column in cursor.description), row, strict=True))
+    return row
 
 
 def assert_counters_equal_rows(database: Database, *jobs: Job, key: str = KEY) -> None:
@@ -335,7 +338,7 @@ def assert_sound(database: Database, key: str = KEY) -> None:
     assert bad == []
 
 
-async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = 90.0) -> None:
     """Wait until a condition holds; fails after so many seconds."""
     async with asyncio.timeout(seconds):
         while not condition():

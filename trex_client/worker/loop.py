@@ -542,6 +542,10 @@ class Worker:
         while True:
             await self._runtime.sleep(lease / 10)
             now = self._now()
+            # A call that outlived its lease may still be held when its message is claimed again.
+            newest = {held.claim.message_id: held for held in self._held.values()}
+            for held in self._held.values():
+                held.lost = held.lost or newest[held.claim.message_id] is not held
             old = [
                 held
                 for held in self._held.values()

@@ -242,8 +242,8 @@ async def test_a_restart_is_survived_and_noise_is_bounded(private_server):
         assert not is_ready(made.worker)
         server.embedded.start()
         await until(lambda: is_ready(made.worker))
-    await until(lambda: len(sink.effects) == 200, seconds=40)
-    await until(lambda: not rows(database, "select * from trex.delivery"), seconds=40)
+    await until(lambda: len(sink.effects) == 200)
+    await until(lambda: not rows(database, "select * from trex.delivery"))
     made.worker.stop()
     assert await running is Exit.OK
     assert set(sink.effects.values()) == {1}

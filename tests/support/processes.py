@@ -1,0 +1,160 @@
+"""Real daemons in processes of their own, and a proxy whose connections can be cut."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import AsyncIterator, Iterator
+
+COMMAND = (sys.executable, "-c", "from trex_client.cli import main; main()")
+ROOT = Path(__file__).parents[2]
+
+
+def toml(table: dict[str, Any]) -> str:
+    """Write a table as TOML: enough for adapters' settings."""
+    lines = [f"{name} = {_value(value)}" for name, value in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_value(v)}" for k, v in value.items()) + " }"
+    return json.dumps(value)
+
+
+@dataclass
+class Daemon:
+    """One process; its log is in a file."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    async def ended(self, seconds: float = 30.0) -> int:
+        async with asyncio.timeout(seconds):
+            while (code := self.process.poll()) is None:
+                await asyncio.sleep(0.02)
+        return code
+
+
+@dataclass
+class Daemons:
+    """Starts daemons for one database and one adapter; all are killed at the end."""
+
+    folder: Path
+    dsn: str
+    adapter: dict[str, Any]
+    key: str = "inst"
+    environ: dict[str, str] = field(default_factory=dict)
+    started: list[Daemon] = field(default_factory=list)
+
+    def start(self, *arguments: str, command: str = "daemon", **environ: str) -> Daemon:
+        number = len(self.started)
+        config = self.folder / f"adapter-{number}.toml"
+        config.write_text(toml(self.adapter))
+        log = self.folder / f"log-{number}"
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                [*COMMAND, command, "--adapter-config", str(config), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                cwd=ROOT,
+                env={
+                    "PATH": os.environ["PATH"],
+                    "PYTHONPATH": str(ROOT),
+                    "TREX_DSN": self.dsn,
+                    "TREX_INSTANCE": self.key,
+                    **self.environ,
+                    **environ,
+                },
+            )
+        daemon = Daemon(process, log)
+        self.started.append(daemon)
+        return daemon
+
+    def close(self) -> None:
+        for daemon in self.started:
+            if daemon.process.poll() is None:
+                daemon.process.kill()
+            daemon.process.wait()
+            if daemon.process.stdout is not None:
+                daemon.process.stdout.close()
+
+
+@contextlib.contextmanager
+def daemons(folder: Path, dsn: str, adapter: dict[str, Any], **more: Any) -> Iterator[Daemons]:
+    group = Daemons(folder, dsn, adapter, **more)
+    try:
+        yield group
+    finally:
+        group.close()
+
+
+@dataclass
+class Proxy:
+    """Passes TCP on to a port. `cut` ends all connections, `stall` lets nothing through."""
+
+    target: int
+    port: int = 0
+    stalled: bool = False
+    cuts: int = 0
+    writers: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    def cut(self) -> None:
+        self.cuts += len(self.writers)
+        for writer in list(self.writers):
+            writer.transport.abort()
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            back_reader, back_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self.writers |= {writer, back_writer}
+        try:
+            await asyncio.gather(self._pass(reader, back_writer), self._pass(back_reader, writer))
+        finally:
+            for one in (writer, back_writer):
+                one.transport.abort()
+            self.writers -= {writer, back_writer}
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                while self.stalled:
+                    await asyncio.sleep(0.02)
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def proxy(target: int) -> AsyncIterator[Proxy]:
+    made = Proxy(target)
+    server = await asyncio.start_server(made.accept, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    try:
+        yield made
+    finally:
+        server.close()
+        made.stalled = False
+        made.cut()
+        await asyncio.sleep(0.05)
