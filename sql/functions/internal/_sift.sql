@@ -21,7 +21,6 @@ declare
     v_settled record;
     v_parked text;
     v_uncertain boolean;
-    v_ahead bigint;
 begin
     claimable := '{}';
     left_alone := '{}';
@@ -99,7 +98,7 @@ begin
         end if;
         if v_row.ordering_key is not null then
             -- Any earlier row will do as long as it is locked: its end then comes after this move and frees the key.
-            select d.message_id into v_ahead
+            perform 1
             from trex.delivery d
             where d.instance_key || '' = v_key and d.box = v_row.box
                 and d.ordering_key = v_row.ordering_key
