@@ -37,6 +37,7 @@ from itertools import pairwise
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
+from trex_client._calls import Calls
 from trex_client.errors import (
     AccessDenied,
     ClaimLost,
@@ -234,17 +235,21 @@ def canonical_json(payload: Any = None, payload_json: str | None = None) -> str:
     if (payload is None) == (payload_json is None):
         raise InvalidArgument("payload")
     try:
-        if payload_json is not None:
-            if not isinstance(payload_json, str):
-                raise InvalidArgument("payload_json")
-            if len(payload_json) <= 256:
-                return _canonical_short(payload_json)
-            return _canonical_text(payload_json)
-        text = _canonical(payload)
-        text.encode()
+        if payload_json is None:
+            text = _canonical(payload)
+            text.encode()
+        elif not isinstance(payload_json, str):
+            raise InvalidArgument("payload_json")
+        elif len(payload_json) <= 256:
+            text = _canonical_short(payload_json)
+        else:
+            text = _canonical_text(payload_json)
     except (ValueError, ArithmeticError, RecursionError):
-        raise InvalidArgument("payload") from None
-    return text
+        pass
+    else:
+        return text
+    # Outside of `except`, or the error would carry one that has the payload in it.
+    raise InvalidArgument("payload")
 
 
 def _canonical_text(text: str) -> str:
@@ -878,7 +883,9 @@ def _check_reports(reports: Sequence[Report]) -> None:
 def _call(
     function: Callable[Concatenate[K, P], R],
 ) -> Callable[Concatenate[K, P], R]:
-    """One call at a time; one that raised inside a transaction spoils it."""
+    """One call at a time; one that raised inside a transaction spoils it, unless the client would
+    have refused it before it sent anything."""
+    name = function.__name__
 
     @wraps(function)
     def call(self: K, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -886,12 +893,13 @@ def _call(
         with db._lock:
             if db._undo is None:
                 return function(self, *args, **kwargs)
+            statement, _ = getattr(self._calls, name)(*args, **kwargs)
+            if statement.own:
+                raise WrongTransaction
             if db._failed:
                 raise DatabaseError("25P02")
             try:
                 return function(self, *args, **kwargs)
-            except WrongTransaction:
-                raise  # the client refuses before it sends anything
             except TrexError:
                 db._failed = True
                 raise
@@ -909,6 +917,7 @@ class MemoryKernel:
         self.db = db
         self.role = role
         self._instance_key = instance_key
+        self._calls = Calls(instance_key)
 
     @property
     def instance_key(self) -> str:
@@ -930,10 +939,6 @@ class MemoryKernel:
     def _durable(self) -> None:
         if self.db.standby:
             raise NotPrimary
-
-    def _alone(self) -> None:
-        if self.db._undo is not None:
-            raise WrongTransaction
 
     def _epoch(self) -> int:
         """The high bits of every fence: they rise when the server isn't the one that drew the
@@ -1113,7 +1118,6 @@ class MemoryKernel:
     ) -> list[Claim]:
         self._check_claim(worker, limit, lease, box, after, due_after)
         _require(correlation_id is None or _is_key(correlation_id), "correlation_id")
-        self._alone()
         self._durable()
         instance = self._enter()
         lease = self._duration(instance, lease)
@@ -1665,7 +1669,6 @@ class MemoryKernel:
     ) -> Exchange:
         self._check_claim(worker, limit, lease, box, after, due_after)
         _check_reports(reports)
-        self._alone()
         self._durable()
         instance = self._enter()
         lease = self._duration(instance, lease)

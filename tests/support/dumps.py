@@ -21,29 +21,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Dump = dict[str, list[Row]]
 
-KEYS: dict[str, tuple[str, ...]] = {
-    "epoch": ("singleton",),
-    "currency": ("currency",),
-    "instance": ("instance_key",),
-    "binding": ("instance_key", "role_name"),
-    "message": ("instance_key", "message_id"),
-    "delivery": ("instance_key", "message_id"),
-    "lane": ("instance_key", "box", "ordering_key"),
-    "receipt": ("instance_key", "message_id"),
-    "outcome": ("instance_key", "message_id", "fence"),
-    "stale_report": ("instance_key", "message_id", "fence", "result"),
-    "listener": ("instance_key", "worker"),
-    "ledger_snapshot": ("instance_key", "account", "currency"),
-    "ledger_skip": ("instance_key", "message_id"),
-    "quarantine": ("quarantine_id",),
-    "audit": ("audit_id",),
-    "inbox_event": ("instance_key", "message_id"),
-    "inbox_variant": ("instance_key", "message_id", "body_hash"),
-}
-"""Every table that the functions read or write, with its primary key."""
-
 _SHARED = ("epoch", "currency", "quarantine", "audit")
-_SCHEMA = ("schema_migration", "function_release", "function_digest")
+"""Tables whose rows aren't all of one instance. Other tables without an owner concern the
+installation and aren't dumped."""
 
 _FORMS = {
     "timestamptz": "case when abs(extract(epoch from {0})) = 'Infinity' then {0}::text"
@@ -80,25 +60,26 @@ class Dumper:
         self._conn = conn
         columns: dict[str, list[tuple[str, str]]] = {}
         for table, column, kind in conn.execute(_COLUMNS).fetchall():
-            columns.setdefault(table, []).append((column, _NAMES.get(kind, kind)))
-        unknown = set(columns) - set(KEYS) - set(_SCHEMA)
-        assert not unknown, f"tables that no dump compares: {sorted(unknown)}"
+            if (table, column) != _START:
+                columns.setdefault(table, []).append((column, _NAMES.get(kind, kind)))
         self.columns = {
-            table: [name for name, _ in columns[table] if (table, name) != _START] for table in KEYS
+            table: [name for name, _ in pairs]
+            for table, pairs in columns.items()
+            if table in _SHARED or pairs[0][0] == "instance_key"
         }
-        self._sql = "select " + ", ".join(self._select(table, columns[table]) for table in KEYS)
+        self._sql = "select " + ", ".join(
+            self._select(table, columns[table]) for table in self.columns
+        )
 
     @staticmethod
     def _select(table: str, columns: list[tuple[str, str]]) -> str:
         values = []
         for column, kind in columns:
-            if (table, column) == _START:
-                continue
             assert kind in _FORMS or kind in _PLAIN, f"{table}.{column}: {kind}"
             values.append(_FORMS.get(kind, "{0}").format(f"t.{column}"))
         where = {
             "epoch": "true",
-            "currency": "t.currency <> all(%(currencies)s)",
+            "currency": "t.currency <> all(%(currencies)s::text[])",
             "quarantine": "t.quarantine_id > %(quarantined)s",
             "audit": "t.audit_id > %(audited)s"
             " and (t.instance_key is null or t.instance_key = any(%(instances)s))",
@@ -111,7 +92,7 @@ class Dumper:
     def marks(self) -> dict[str, Any]:
         """What there is now of the tables that all instances share; a later dump leaves it out."""
         row = self._conn.execute(
-            "select array(select currency::text from trex.currency),"
+            "select array(select currency::text from trex.currency)::text,"
             " (select coalesce(max(quarantine_id), 0) from trex.quarantine),"
             " (select coalesce(max(audit_id), 0) from trex.audit)"
         ).fetchone()
@@ -119,7 +100,7 @@ class Dumper:
         return {"currencies": row[0], "quarantined": row[1], "audited": row[2]}
 
     def texts(self, instances: Collection[str], marks: dict[str, Any]) -> tuple[str | None, ...]:
-        """The rows of each table of `KEYS` as JSON text, in no order."""
+        """The rows of each table of `columns` as JSON text, in no order."""
         row = self._conn.execute(self._sql, {"instances": list(instances), **marks}).fetchone()
         assert row is not None
         return tuple(row)
@@ -129,11 +110,12 @@ class Dumper:
         return self.parse(self.texts(instances, marks))
 
     def parse(self, texts: tuple[str | None, ...]) -> Dump:
-        tables = {}
-        for table, text in zip(KEYS, texts, strict=True):
-            names = self.columns[table]
-            tables[table] = [dict(zip(names, row, strict=True)) for row in json.loads(text or "[]")]
-        return _ordered(tables)
+        return _ordered(
+            {
+                table: [dict(zip(names, row, strict=True)) for row in json.loads(text or "[]")]
+                for (table, names), text in zip(self.columns.items(), texts, strict=True)
+            }
+        )
 
 
 _START = ("epoch", "postmaster_start")
@@ -143,17 +125,17 @@ def memory_dump(
     db: MemoryDatabase, instances: Collection[str] | None = None, currencies: Collection[str] = ()
 ) -> Dump:
     """The same of the simulation; `currencies` are left out."""
-    tables = {
-        table: [
-            {name: _plain(value) for name, value in row.items()}
-            for row in rows
-            if (table != "currency" or row["currency"] not in currencies)
-            and (instances is None or table in _SHARED or row["instance_key"] in instances)
-        ]
-        for table, rows in db.dump().items()
-    }
-    assert tables.keys() == KEYS.keys()
-    return _ordered(tables)
+    return _ordered(
+        {
+            table: [
+                {name: _plain(value) for name, value in row.items()}
+                for row in rows
+                if (table != "currency" or row["currency"] not in currencies)
+                and (instances is None or table in _SHARED or row["instance_key"] in instances)
+            ]
+            for table, rows in db.dump().items()
+        }
+    )
 
 
 def _plain(value: object) -> object:
@@ -169,19 +151,20 @@ def _plain(value: object) -> object:
 
 
 def _ordered(tables: Dump) -> Dump:
-    for table, rows in tables.items():
-        key = KEYS[table]
-        rows.sort(key=lambda row: tuple([row[name] for name in key]))
+    """Rows in the order of their columns, which begin with the primary key."""
+    for rows in tables.values():
+        rows.sort(key=lambda row: [(value is not None, value) for value in row.values()])
     for rank, row in enumerate(tables["audit"], 1):
         row["audit_id"] = rank
-    return {table: tables[table] for table in KEYS}
+    return tables
 
 
 def difference(left: Dump, right: Dump) -> list[str]:
     """The rows that only one side has, one a line; nothing when they are equal."""
     lines = []
-    for table in KEYS:
-        if left[table] != right[table]:
-            lines += [f"< {table} {row}" for row in left[table] if row not in right[table]]
-            lines += [f"> {table} {row}" for row in right[table] if row not in left[table]]
+    for table in {**left, **right}:
+        ours, theirs = left.get(table, []), right.get(table, [])
+        if ours != theirs:
+            lines += [f"< {table} {row}" for row in ours if row not in theirs]
+            lines += [f"> {table} {row}" for row in theirs if row not in ours]
     return lines

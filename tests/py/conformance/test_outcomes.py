@@ -67,7 +67,7 @@ def _backoff(
 ) -> timedelta:
     """base * 2^(tries - 1), capped; the upper half of it is jitter from the ids alone."""
     microsecond = timedelta(microseconds=1)
-    full = min(base // microsecond * 2 ** min(tries - 1, 30), cap // microsecond)
+    full = min((base // microsecond) << min(tries - 1, 30), cap // microsecond)
     half = full // 2
     jitter = ((message_id % 2**31) * 1103515245 + attempt * 12345) % 2**31
     return (full - half + half * (jitter >> 11) // 2**20) * microsecond
