@@ -31,6 +31,7 @@ declare
     v_lates boolean[];
     v_ords bigint[];
     v_others bigint[];
+    v_changed integer;
     v_had_skips boolean;
     v_boxes text[];
     v_keys text[];
@@ -75,15 +76,22 @@ begin
     -- Delivered: the delivery goes and its receipt comes in one statement.
     if v_tids is not null then
         with gone as (
-            delete from trex.delivery d where d.ctid = any(v_tids)
+            delete from trex.delivery d where d.ctid = any(v_tids) returning 1
+        ),
+        stored as (
+            insert into trex.receipt (
+                instance_key, message_id, fence, attempt, duplicate, late, confirmed_by, reference,
+                delivered_at
+            )
+            select
+                v_key, u.message_id, p_fences[u.ord], u.attempt, p_results[u.ord] = 'duplicate', u.late,
+                coalesce(p_confirmed_by[u.ord], 'answer'), p_references[u.ord], p_now
+            from unnest(v_ids, v_attempts, v_lates, v_ords) u (message_id, attempt, late, ord)
         )
-        insert into trex.receipt (
-            instance_key, message_id, fence, attempt, duplicate, late, confirmed_by, reference, delivered_at
-        )
-        select
-            v_key, u.message_id, p_fences[u.ord], u.attempt, p_results[u.ord] = 'duplicate', u.late,
-            coalesce(p_confirmed_by[u.ord], 'answer'), p_references[u.ord], p_now
-        from unnest(v_ids, v_attempts, v_lates, v_ords) u (message_id, attempt, late, ord);
+        select count(*) into v_changed from gone;
+        if v_changed <> cardinality(v_tids) then
+            perform trex._raise('TX902', 'a locked delivery has another address');
+        end if;
     end if;
     if v_had_skips then
         -- Only a message that was parked before can have an open skip, and it came back with a due time.
@@ -153,8 +161,7 @@ begin
             )
             values (
                 v_key, v_row.message_id, v_row.fence, v_row.attempts, p_results[v_row.ord],
-                v_state,
-                v_reason, v_row.late, p_now
+                v_state, v_reason, v_row.late, p_now
             );
             if v_settled.parked is not null and p_results[v_row.ord] in ('retry', 'unknown')
                 and v_row.tries >= p_instance.max_attempts and p_park[v_row.ord] is not true
@@ -194,6 +201,10 @@ begin
         from unnest(v_end_tids, v_end_due, v_end_tries, v_end_uncertain, v_end_parked)
             u (tid, due, tries, uncertain, parked)
         where d.ctid = u.tid;
+        get diagnostics v_changed = row_count;
+        if v_changed <> cardinality(v_end_tids) then
+            perform trex._raise('TX902', 'a locked delivery has another address');
+        end if;
         if array_remove(v_end_parked, null) <> '{}' then
             perform trex._open_skips(v_key, v_end_ids, v_end_parked, v_end_reasons, p_now);
         end if;
