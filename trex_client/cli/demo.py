@@ -1,7 +1,5 @@
 """See it work: movements through faults to a ledger."""
 
-# ruff: noqa: TC001 - Typer reads annotations when it runs
-
 from __future__ import annotations
 
 import shlex
@@ -9,7 +7,6 @@ import signal
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,7 +88,6 @@ def _demo(file: Path | None, seed: int, dsn: str | None, *, keep: bool, as_json:
     except BadFile as error:
         leave(ExitCode.USAGE, f"{path.name}: {error}")
     plan = faults.deal(entries, seed)
-    entries = _with_policies(entries, plan)
     place: Place | None = None
     kept = False
     with _interruptible():
@@ -138,19 +134,6 @@ def _example() -> Path:
     if not found:
         leave(ExitCode.USAGE, "the example's movements aren't installed: name a file with --file")
     return found[0]
-
-
-def _with_policies(entries: Sequence[Entry], plan: Any) -> list[Entry]:
-    """Movements whose fault is about an effect policy get that policy."""
-    dealt = []
-    for entry in entries:
-        card = plan.cards.get(entry.wire_key)
-        if card is not None and card.policy is not None:
-            movement = replace(entry.movement, effect_policy=card.policy)
-            dealt.append(replace(entry, movement=movement))
-        else:
-            dealt.append(entry)
-    return dealt
 
 
 @contextmanager

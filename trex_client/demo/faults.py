@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from trex_client.demo.source import Entry, unique
@@ -41,7 +41,8 @@ DECK = (
     Card("503 from the ledger", ("unavailable", "unavailable"), share=0.02),
     Card("answered twice", ("posted_twice",), share=0.02),
     Card("key used elsewhere with other content", always="conflict", share=0.002),
-    Card("refused by the ledger", always="refused", share=0.002),
+    # With `lookup` a worker waits until a look-up is certain, so a refusal leaves no doubt.
+    Card("refused by the ledger", always="refused", policy="lookup", share=0.002),
     Card("send-once, answer lost", ("timeout_after_commit",), policy="at_most_once", share=0.001),
     Card("send-once, cut before it arrived", ("cut_before",), policy="at_most_once", share=0.001),
     Card("look-up only, answer lost", ("cut_after_commit",), policy="lookup", share=0.002),
@@ -93,6 +94,19 @@ def deal(entries: Sequence[Entry], seed: int) -> Plan:
         if card not in cards.values():
             left_out.append(card.name)
     return Plan(cards, tuple(left_out))
+
+
+def with_policies(entries: Sequence[Entry], plan: Plan) -> list[Entry]:
+    """Movements whose fault is about an effect policy get that policy."""
+    dealt = []
+    for entry in entries:
+        card = plan.cards.get(entry.wire_key)
+        if card is not None and card.policy is not None:
+            movement = replace(entry.movement, effect_policy=card.policy)
+            dealt.append(replace(entry, movement=movement))
+        else:
+            dealt.append(entry)
+    return dealt
 
 
 @dataclass(frozen=True, slots=True)

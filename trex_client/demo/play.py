@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 import psycopg
 
 from trex_client.adapters import wire_key
+from trex_client.demo.faults import with_policies
 from trex_client.demo.place import ACTOR, Place
 from trex_client.errors import InvalidArgument, KeyReused, TrexError
 from trex_client.postgres import PostgresClient
@@ -185,7 +186,7 @@ class Play:
 
     def __init__(self, place: Place, entries: Sequence[Entry], plan: Plan, show: Show) -> None:
         self._place = place
-        self._entries = entries
+        self._entries = with_policies(entries, plan)
         self._plan = plan
         self._show = show
         self._instances = list(dict.fromkeys(entry.instance for entry in entries))
@@ -420,14 +421,10 @@ class Play:
             client = PostgresClient(operator, instance)
             row = operator.execute("select clock_timestamp() - %s", (_SETTLED_AFTER,)).fetchone()
             for parked in client.list_parked(limit=1000):
-                if parked.uncertain:
+                if parked.parked == "unknown":
                     left += 1
-                    if row is None or parked.parked_at > row[0]:
-                        continue
-                    if parked.parked == "unknown":
+                    if row is not None and parked.parked_at < row[0]:
                         self._resolve(client, ledger, parked)
-                    else:
-                        client.redrive([parked.message_id], actor=ACTOR, reason="may be there")
         return left
 
     def _resolve(
