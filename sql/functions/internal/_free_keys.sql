@@ -1,9 +1,11 @@
 -- A message that left an ordering key lets the next one go. Whichever row is first and not
 -- leased is locked, whatever it looked like in this snapshot: a claim may be moving it behind us
 -- right now, and READ COMMITTED then shows its newest version while an older snapshot gets 40001
--- instead of a stranded key. Making a row due is always safe: claim checks again.
+-- instead of a stranded key. Making a row due is always safe: claim checks again. Claim itself
+-- holds rows in its own order, so it must not wait (p_wait false): whoever has that row locked
+-- claims it, or makes it due, or moves it behind another row whose end will free it.
 create or replace function trex._free_keys(
-    p_instance_key text, p_boxes text[], p_keys text[], p_now timestamptz
+    p_instance_key text, p_boxes text[], p_keys text[], p_now timestamptz, p_wait boolean
 )
 returns void
 language plpgsql
@@ -22,13 +24,23 @@ begin
         where k.ordering_key is not null
         order by 1, 2
     loop
-        select d.message_id, d.deferred_until into v_id, v_due
-        from trex.delivery d
-        where d.instance_key || '' = p_instance_key and d.box = v_box and d.ordering_key = v_key
-            and d.parked is null and d.lease_until is null
-        order by d.message_id
-        limit 1
-        for no key update;
+        if p_wait then
+            select d.message_id, d.deferred_until into v_id, v_due
+            from trex.delivery d
+            where d.instance_key || '' = p_instance_key and d.box = v_box
+                and d.ordering_key = v_key and d.parked is null and d.lease_until is null
+            order by d.message_id
+            limit 1
+            for no key update;
+        else
+            select d.message_id, d.deferred_until into v_id, v_due
+            from trex.delivery d
+            where d.instance_key || '' = p_instance_key and d.box = v_box
+                and d.ordering_key = v_key and d.parked is null and d.lease_until is null
+            order by d.message_id
+            limit 1
+            for no key update skip locked;
+        end if;
         if v_due = 'infinity' then
             update trex.delivery d set deferred_until = p_now
             where d.instance_key = p_instance_key and d.message_id = v_id;

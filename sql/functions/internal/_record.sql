@@ -115,7 +115,7 @@ begin
     end if;
     if cardinality(v_ids) = cardinality(p_message_ids) then
         if v_keys is not null then
-            perform trex._free_keys(v_key, v_boxes, v_keys, p_now);
+            perform trex._free_keys(v_key, v_boxes, v_keys, p_now, true);
         end if;
         return query
         select p_message_ids[u.ord], p_fences[u.ord], 'recorded', 'delivered', u.late, null::timestamptz
@@ -210,7 +210,7 @@ begin
         end if;
     end if;
     if v_keys is not null then
-        perform trex._free_keys(v_key, v_boxes, v_keys, p_now);
+        perform trex._free_keys(v_key, v_boxes, v_keys, p_now, true);
     end if;
 
     -- A rejected report of a fence that was given out is evidence.
