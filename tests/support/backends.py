@@ -367,7 +367,7 @@ class PostgresBackend(Backend):
                     method = getattr(clients[id(step.client)], name)
                     simulated = outcome(lambda: method(*step.args, **step.kwargs))  # noqa: B023
                     assert simulated == step.result, (
-                        f"step {number}: the simulation says {simulated!r}\n{step}"
+                        f"step {number}, {step}\nthe simulation says {simulated!r}"
                     )
         lines = difference(memory_dump(memory, None, currencies), self.dump())
         assert not lines, "simulation (<) and PostgreSQL (>) differ:\n" + "\n".join(lines)
@@ -401,10 +401,12 @@ class _Traced:
             step = Step(name, cast("Trex", self), args, kwargs)
             self._backend.steps.append(step)
             try:
-                step.result = method(*args, **kwargs)
+                result = method(*args, **kwargs)
             except TrexError as error:
                 step.result = type(error)
                 raise
-            return step.result
+            # A copy: the test may sort or change what it got.
+            step.result = list(result) if isinstance(result, list) else result
+            return result
 
         return call
