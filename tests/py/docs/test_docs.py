@@ -1,0 +1,163 @@
+"""Pages say what is: generated ones are up to date, code blocks print what they show, links lead
+somewhere.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from tools import cli_docs, docs, tour
+from trex_client.demo import faults, source
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+WITH_BLOCKS = ["README.md", "docs/sql-without-python.md", "docs/operations.md"]
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT))
+
+
+def test_generated_pages_are_up_to_date():
+    stale = [
+        name_of(path)
+        for path, text in docs.pages().items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+    assert not stale, "run: make docs"
+
+
+def test_every_public_function_is_in_the_reference(pg_db):
+    known = {function.name for function in docs.functions()}
+    found = pg_db.connect().execute(
+        "select proname from pg_proc where pronamespace = 'trex'::regnamespace"
+        " and proname !~ '^_'"
+    ).fetchall()  # fmt: skip
+    assert known == {name for (name,) in found}
+
+
+def test_the_reference_says_what_the_database_says(pg_db):
+    rows = pg_db.connect().execute(
+        "select p.proname, obj_description(p.oid, 'pg_proc'), array("
+        " select grantee::regrole::text from aclexplode(p.proacl)"
+        " where grantee <> p.proowner order by 1)"
+        " from pg_proc as p where p.pronamespace = 'trex'::regnamespace and p.proname !~ '^_'"
+    ).fetchall()  # fmt: skip
+    functions = {function.name: function for function in docs.functions()}
+    for name, comment, roles in rows:
+        function = functions[name]
+        assert " ".join(comment.split()).startswith(function.summary), name
+        assert set(function.fields) == {"Arguments", "Returns", "Errors", "Locks", "Idempotent"}, (
+            name
+        )
+        assert sorted(function.roles) == roles, name
+
+
+@pytest.mark.parametrize("name", WITH_BLOCKS)
+def test_code_blocks_print_what_the_page_shows(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    found = tour.outputs(text)
+    assert found
+    for block, printed in found:
+        assert printed == block.output, (
+            f"{name}:{block.line}: run python -m tools.tour --write {name}"
+        )
+
+
+def test_the_readme_shows_the_demo_as_it_is():
+    """Which movements are refused is decided by the seed; so are the totals."""
+    entries = source.read(ROOT / "examples" / "movements.csv")
+    plan = faults.deal(entries, seed=1)
+    table = {
+        cells[0]: cells
+        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("│")
+        for cells in [[cell.strip() for cell in line.strip("│").split("│")]]
+    }
+    assert set(table) == {entry.account[1] for entry in entries}
+    for currency, cells in table.items():
+        mine = [entry for entry in entries if entry.account[1] == currency]
+        given = sum((entry.amount for entry in mine), Decimal(0))
+        parked = sum(
+            (e.amount for e in mine if e.wire_key in plan.cards and plan.cards[e.wire_key].always),
+            Decimal(0),
+        )
+        accounts = len({entry.account for entry in mine})
+        assert cells[1:5] == [str(len(mine)), str(given), str(parked), str(given - parked)]
+        assert Decimal(cells[5]) == 0
+        assert cells[6:] == [str(accounts), str(accounts)]
+
+
+def test_what_the_pages_tell_to_type_exists():
+    commands = dict(cli_docs.commands())
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        code = "\n".join(
+            re.findall(r"```sh\n(.*?)```", text, re.DOTALL) + re.findall(r"`([^`\n]+)`", text)
+        )
+        for target in re.findall(r"\bmake ([a-z-]+)", code):
+            assert target in targets, f"{name_of(page)}: make {target}"
+        for line in re.findall(r"(?<![./\w-])trex ([a-z][^\n]*)", code):
+            words = line.split()
+            name = words[0] if words[0] in commands else " ".join(words[:2])
+            assert name in commands, f"{name_of(page)}: trex {line}"
+            known = {
+                option
+                for param in commands[name].params
+                for option in (*param.opts, *param.secondary_opts)
+            }
+            for option in re.findall(r"(?:^| )(--?[a-z][a-z-]*)", line):
+                assert option in known, f"{name_of(page)}: trex {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if anchor and file.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^a-z0-9_ -]", "", h.lower()).replace(" ", "-") for h in headings}
+            assert anchor in slugs, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_pages_promise_no_more_than_is_true(page):
+    text = page.read_text(encoding="utf-8").lower()
+    assert "exactly once" not in text
+    assert "exactly-once" not in text
+
+
+def test_the_tour_notices_a_wrong_output(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```sh\necho one\n```\n\n```text\ntwo\n```\n")
+    assert tour.main([str(page)]) == 1
+    assert tour.main(["--write", str(page)]) == 0
+    assert tour.main([str(page)]) == 0
+    page.write_text("```sh\nfalse\n```\n")
+    with pytest.raises(tour.Failed):
+        tour.main([str(page)])
+
+
+def test_decisions_are_numbered_without_gaps():
+    names = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md"))
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+    for name in names:
+        text = (ROOT / "docs" / "decisions" / name).read_text(encoding="utf-8")
+        assert text.startswith(f"# {int(name[:4])}. ")
+        assert "\nStatus: " in text
+
+
+def test_the_scripts_are_shell():
+    for script in (ROOT / "examples").rglob("*.sh"):
+        subprocess.run(["bash", "-n", str(script)], check=True)
