@@ -21,7 +21,7 @@ from psycopg.pq import Format, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from trex_client._calls import ARGUMENTS, Call, Calls, Row, stale_report
-from trex_client._calls_operations import OperationCalls as AllCalls
+from trex_client._calls_authority import AuthorityCalls as AllCalls
 from trex_client.errors import (
     ClaimLost,
     CommitUnknown,
@@ -193,6 +193,22 @@ class PostgresClient:
     effect_states = _sync(AllCalls.effect_states)
     overdue = _sync(AllCalls.overdue)
 
+    register_order = _sync(AllCalls.register_order)
+    record_payment = _sync(AllCalls.record_payment)
+    finalize_paid = _sync(AllCalls.finalize_paid)
+    apply_provider_cancel = _sync(AllCalls.apply_provider_cancel)
+    apply_refund = _sync(AllCalls.apply_refund)
+    update_subscription = _sync(AllCalls.update_subscription)
+    expire_entitlements = _sync(AllCalls.expire_entitlements)
+    issue_capability = _sync(AllCalls.issue_capability)
+    execute_licence = _sync(AllCalls.execute_licence)
+    bind_device = _sync(AllCalls.bind_device)
+    list_entitlements = _sync(AllCalls.list_entitlements)
+    list_usage = _sync(AllCalls.list_usage)
+    list_counters = _sync(AllCalls.list_counters)
+    list_devices = _sync(AllCalls.list_devices)
+    list_security_events = _sync(AllCalls.list_security_events)
+
     def run(self, call: Call[T]) -> T:
         """Run a call that `Calls` made, and return its result. Every other method is this one."""
         statement = call[0]
@@ -315,6 +331,22 @@ class AsyncPostgresClient:
     operation_history = _async(AllCalls.operation_history)
     effect_states = _async(AllCalls.effect_states)
     overdue = _async(AllCalls.overdue)
+
+    register_order = _async(AllCalls.register_order)
+    record_payment = _async(AllCalls.record_payment)
+    finalize_paid = _async(AllCalls.finalize_paid)
+    apply_provider_cancel = _async(AllCalls.apply_provider_cancel)
+    apply_refund = _async(AllCalls.apply_refund)
+    update_subscription = _async(AllCalls.update_subscription)
+    expire_entitlements = _async(AllCalls.expire_entitlements)
+    issue_capability = _async(AllCalls.issue_capability)
+    execute_licence = _async(AllCalls.execute_licence)
+    bind_device = _async(AllCalls.bind_device)
+    list_entitlements = _async(AllCalls.list_entitlements)
+    list_usage = _async(AllCalls.list_usage)
+    list_counters = _async(AllCalls.list_counters)
+    list_devices = _async(AllCalls.list_devices)
+    list_security_events = _async(AllCalls.list_security_events)
 
     async def run(self, call: Call[T]) -> T:
         """Run a call that `Calls` made, and return its result. Every other method is this one."""

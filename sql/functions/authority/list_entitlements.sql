@@ -1,0 +1,58 @@
+-- Rights, for a verified viewer.
+create or replace function trex.list_entitlements(
+    p_instance_key text,
+    p_viewer_kind text,
+    p_viewer_tenant text,
+    p_viewer_seller text,
+    p_account text,
+    p_seller text default null,
+    p_limit integer default 100,
+    p_after text default ''
+)
+returns setof trex.entitlement_line
+language plpgsql
+stable
+parallel restricted
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_seller text;
+begin
+    perform trex._check_view(p_instance_key, p_account, p_seller, p_limit, p_after);
+    perform trex._enter(p_instance_key);
+    v_seller := trex._viewed_seller(p_viewer_kind, p_viewer_tenant, p_viewer_seller, p_account, p_seller);
+    return query
+    select t.entitlement_id::text, t.account::text, t.invoice_id::text, t.order_id::text, t.seller::text, t.buyer::text,
+        t.item::text, t.state, t.version, t.granted_at, t.valid_until
+    from trex.entitlement t
+    where t.instance_key = p_instance_key and t.account = p_account
+        and (v_seller is null or t.seller = v_seller) and t.entitlement_id::text collate "C" > p_after
+    order by t.entitlement_id::text collate "C"
+    limit p_limit;
+end
+$$;
+
+alter function trex.list_entitlements(
+    text, text, text, text, text, text, integer, text
+) owner to trex_owner;
+revoke all on function trex.list_entitlements(
+    text, text, text, text, text, text, integer, text
+) from public;
+grant execute on function trex.list_entitlements(
+    text, text, text, text, text, text, integer, text
+) to trex_app;
+
+comment on function trex.list_entitlements(text, text, text, text, text, text, integer, text) is
+'Rights, a page in the order of ids: an administrator sees all of the account, a seller their own.
+Arguments:
+  p_viewer_kind, p_viewer_tenant, p_viewer_seller: who asks, verified by the calling service:
+      admin, seller or buyer; their account;
+    the seller they are
+  p_account: whose rows; p_seller: only this seller''s, null = all that the viewer may see
+  p_limit: 1 to 10000; p_after: the id of the last row of the page before
+Returns: one entitlement_line each
+Errors: TX400; TX403 (also for a buyer); TX401 no verified viewer, or anonymous; TX404 another
+  account, or another seller''s
+Locks: none
+Idempotent: yes';
