@@ -6,6 +6,7 @@ import itertools
 import threading
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -191,7 +192,9 @@ def test_orders_are_registered_once(backend, shop):
         {"currency": "EUR"}, {"uses_max": 4}, {"devices_max": None},
         {"valid_for": timedelta(days=31)},
     ):  # fmt: skip
-        given = {"valid_for": timedelta(days=30), "uses_max": 3, "devices_max": 1} | change
+        given: dict[str, Any] = {
+            "valid_for": timedelta(days=30), "uses_max": 3, "devices_max": 1,
+        } | change  # fmt: skip
         with pytest.raises(KeyReused):
             order(shop, order_id=given.pop("order_id", "ord_1"), **given)
     assert backend.dump() == before

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.criterion("ac-0059")
 
 
 def assert_counters_are_the_fold(backend):
-    fold = Counter()
+    fold: Counter[tuple[str, str]] = Counter()
     for use in backend.rows("license_usage"):
         fold[use["licence_id"], "all"] += 1
         fold[use["licence_id"], use["used_at"][:7]] += 1
@@ -142,11 +142,11 @@ def test_capabilities_are_issued_once(backend, shop):
     ):  # fmt: skip
         with pytest.raises(InvalidArgument):
             issue(shop, bad.pop("licence", licence), 5, **bad)
-    for bad in (
+    for keys in (
         ("", "s", "u"), ("c", "", "u"), ("c", "s", ""),
     ):  # fmt: skip
         with pytest.raises(InvalidArgument):
-            shop.execute_licence(*bad)
+            shop.execute_licence(*keys)
     with pytest.raises(InvalidArgument):
         shop.execute_licence("c", "s", "u", thumbprint="")
     with pytest.raises(InvalidArgument):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.py.authority.world import ACCOUNT, grant
@@ -66,7 +68,7 @@ def test_each_viewer_sees_what_is_stated(shop, read):
 @pytest.mark.parametrize("read", READS)
 def test_pages(shop, read):
     everything = getattr(shop, read)(ADMIN, ACCOUNT)
-    paged = []
+    paged: list[Any] = []
     while page := getattr(shop, read)(ADMIN, ACCOUNT, limit=1, after=paged[-1].id if paged else ""):
         paged += page
     assert paged == everything
