@@ -17,6 +17,7 @@ from psycopg import sql
 
 from trex_client.errors import (
     AccessDenied,
+    DatabaseError,
     ImmutableFact,
     InvalidArgument,
     InvariantViolated,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _MOST_REPORTS = 1_000
 _RATE_SHARE = 0.25
 _MOST_PAUSED = 4
+_PATIENCE = 3
 _IDLE_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5)
 _LISTEN = timedelta(seconds=60)
 
@@ -193,6 +195,9 @@ class Worker:
     async def _pump(self) -> None:
         while True:
             self._event.clear()
+            if self.draining:
+                # A round trip that was under way when the draining began may have brought claims.
+                self._give_back_waiting("shutdown")
             self._start_waiting()
             if self._nothing_left():
                 return
@@ -296,8 +301,9 @@ class Worker:
             )
 
         try:
-            answer = await self._pump_link.call(trip, until=until)
-        except InvalidArgument:
+            patience = _PATIENCE if reports else None
+            answer = await self._pump_link.call(trip, until=until, patience=patience)
+        except (InvalidArgument, DatabaseError):
             if not reports:
                 raise
             await self._record_singly(batch, until)
@@ -328,6 +334,7 @@ class Worker:
             )
             self._more = len(answer.claims) >= room or isinstance(self._plan, Once)
             self._receive(answer.claims, asked, ended, swept=swept)
+        self._telemetry.holding(len(self._held))
 
     def _next_batch(self) -> list[tuple[Held | None, Report]]:
         """Take ended claims for one call: each message at most once, the rest stays."""
@@ -350,32 +357,33 @@ class Worker:
         """A report was refused: find it, so that it stops nobody else.
 
         What can be refused is a snapshot. The sink has taken the message, so it stays uncertain and
-        is asked for again.
+        is asked for again. If that is refused too, the claim is left to its lease.
         """
         for number, (held, report) in enumerate(batch):
-            tried = report
+            doubt = Report(report.message_id, report.fence, "unknown", reason="write_back_failed")
             try:
-                try:
-                    recorded = await self._record_one(tried, until)
-                except InvalidArgument:
-                    self._telemetry.event(
-                        Event.REPORT_REFUSED,
-                        "error",
-                        reason="write_back_failed",
-                        message_id=report.message_id,
-                    )
-                    self._telemetry.alert(Alert.WRITE_BACK_FAILED, reason="write_back_failed")
-                    tried = Report(
-                        report.message_id, report.fence, "unknown", reason="write_back_failed"
-                    )
-                    recorded = await self._record_one(tried, until)
+                for tried in (report, doubt):
+                    try:
+                        recorded = await self._record_one(tried, until)
+                    except (InvalidArgument, DatabaseError):
+                        self._telemetry.event(
+                            Event.REPORT_REFUSED,
+                            "error",
+                            reason="write_back_failed",
+                            message_id=report.message_id,
+                        )
+                        self._telemetry.alert(Alert.WRITE_BACK_FAILED, reason="write_back_failed")
+                    else:
+                        self._settle([(held, tried)], recorded, self._now())
+                        break
             except BaseException:
                 self._ended.extendleft(reversed(batch[number:]))
                 raise
-            self._settle([(held, tried)], recorded, self._now())
 
     async def _record_one(self, report: Report, until: Callable[[], bool]) -> list[Recorded]:
-        return await self._pump_link.call(lambda kernel: kernel.record([report]), until=until)
+        return await self._pump_link.call(
+            lambda kernel: kernel.record([report]), until=until, patience=_PATIENCE
+        )
 
     def _settle(
         self,
@@ -397,6 +405,8 @@ class Worker:
             name = self._telemetry.recorded(claim, report, result.state)
             self.counts[name] += 1
             self._plan.ended(claim, name)
+            if report.reason == "consumer:none":
+                self._telemetry.alert(Alert.NO_CONSUMER, reason=report.reason)
             if name in {"delivered", "duplicate"}:
                 born = (claim.lease_until - self._lease - claim.enqueued_at).total_seconds()
                 self._telemetry.observe("end_to_end", max(0.0, born + now - held.received))
@@ -436,7 +446,6 @@ class Worker:
             taken_at = mine[-1].lease_until - self._lease
             self._database_ahead = taken_at.timestamp() - self._runtime.wall()
             self._telemetry.event(Event.CLAIMED, "debug", count=len(mine))
-        self._telemetry.holding(len(self._held))
 
     # deliveries
 
@@ -449,18 +458,25 @@ class Worker:
                 self._finish(held, _released(held, "not_started"))
             else:
                 self._running += 1
+                held.started = self._now()
                 held.task = asyncio.create_task(self._deliver(held))
 
     async def _deliver(self, held: Held) -> None:
-        started = self._now()
         outcome: Report | Recorded | None = None
         try:
             outcome = await self._processor.process(held, self)
         except asyncio.CancelledError:
-            # Leaving. What certainly hasn't left is given back, the rest ends with its lease.
+            # Leaving, or it took too long. What certainly hasn't left is given back. Otherwise a
+            # call that took too long is unknown, and one cut off by leaving ends with its lease.
             context = held.context
-            if context is not None and not context.sent and not held.marked:
-                outcome = _released(held, "shutdown")
+            unsent = context is not None and not context.sent and not held.marked
+            if unsent or held.overdue:
+                outcome = Report(
+                    held.claim.message_id,
+                    held.claim.fence,
+                    "unknown" if not unsent else "retry" if held.overdue else "released",
+                    reason="timeout" if held.overdue else "shutdown",
+                )
         except Exception:  # noqa: BLE001
             self._telemetry.event(Event.ADAPTER_FAILED, "error", reason="adapter_error")
             outcome = Report(
@@ -470,7 +486,7 @@ class Worker:
             held.task = None
             self._running -= 1
         now = self._now()
-        self._telemetry.observe("deliver", now - started)
+        self._telemetry.observe("deliver", now - held.started)
         self._finished_starts.append(now)
         if isinstance(outcome, Report):
             self._finish(held, outcome)
@@ -537,20 +553,21 @@ class Worker:
     # beside the pump
 
     async def _extend_leases(self) -> None:
-        """Extend every lease that has used up 40 % of its time."""
+        """Extend every lease that has used up 40 % of its time; end calls that take too long."""
         lease = self._lease.total_seconds()
         while True:
             await self._runtime.sleep(lease / 10)
             now = self._now()
             # A call that outlived its lease may still be held when its message is claimed again.
             newest = {held.claim.message_id: held for held in self._held.values()}
+            old: list[Held] = []
             for held in self._held.values():
                 held.lost = held.lost or newest[held.claim.message_id] is not held
-            old = [
-                held
-                for held in self._held.values()
-                if not held.lost and held.deadline - now < 0.6 * lease
-            ]
+                if held.task is not None and now - held.started > self.settings.longest_call:
+                    held.overdue = True
+                    held.task.cancel()
+                elif not held.lost and held.deadline - now < 0.6 * lease:
+                    old.append(held)
             for start in range(0, len(old), 500):
                 await self._extend(old[start : start + 500])
 
