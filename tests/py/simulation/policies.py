@@ -1,0 +1,136 @@
+"""Policies of a user's own: a good one, and ones with the faults that users make."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from trex_client.adapters.base import Adapter, Delivered, Duplicate, Retryable, Unknown, context_for
+from trex_client.model import Claim, Recorded, Report
+from trex_client.simulate import Policy, SimAdapter, SimSink
+
+if TYPE_CHECKING:
+    from trex_client.adapters.base import DeliveryContext, DeliveryResult
+    from trex_client.telemetry import Telemetry
+    from trex_client.worker import Desk, Held, Processor, Runtime
+
+
+class Plain(Policy):
+    """Only ledgers that deduplicate."""
+
+    kinds = ("idempotent",)
+
+
+class _TimeoutIsFailure(SimAdapter):
+    async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
+        result = await super().deliver(claim, context)
+        return Retryable("timeout") if isinstance(result, Unknown) else result
+
+
+class TimeoutIsFailure(Policy):
+    """The classic: a timeout is taken for 'it didn't happen'."""
+
+    kinds = ("lookup",)
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        return _TimeoutIsFailure(sink)
+
+
+class _TimeoutIsSuccess(SimAdapter):
+    async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
+        result = await super().deliver(claim, context)
+        return Delivered() if isinstance(result, Unknown) else result
+
+
+class TimeoutIsSuccess(Policy):
+    """The other classic: sent is taken for done."""
+
+    kinds = ("idempotent",)
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        return _TimeoutIsSuccess(sink)
+
+
+class _Blind:
+    """Never looks up; sends again after an unknown outcome."""
+
+    def __init__(self, instance_key: str, adapter: Adapter) -> None:
+        self._key = instance_key
+        self._adapter = adapter
+
+    async def process(self, held: Held, desk: Desk) -> Report | Recorded:
+        del desk
+        claim = held.claim
+        held.context = context_for(self._key, claim)
+        result = await self._adapter.deliver(claim, held.context)
+        if isinstance(result, Delivered | Duplicate):
+            return Report(claim.message_id, claim.fence, "completed")
+        return Report(claim.message_id, claim.fence, "retry", "timeout")
+
+    async def close(self) -> None:
+        pass
+
+
+class Blind(Policy):
+    """A processor of one's own with a fault."""
+
+    kinds = ("lookup",)
+
+    def processor(
+        self, instance_key: str, adapter: Adapter, telemetry: Telemetry, runtime: Runtime
+    ) -> Processor:
+        del telemetry, runtime
+        return _Blind(instance_key, adapter)
+
+
+class _NewKey(SimAdapter):
+    async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
+        context.wire_key += str(claim.attempt)
+        return await super().deliver(claim, context)
+
+
+class NewKey(Policy):
+    """A key for each attempt."""
+
+    kinds = ("idempotent",)
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        return _NewKey(sink)
+
+
+class _OtherBody(SimAdapter):
+    async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
+        await context.sending()
+        answer = await self.sink.post(context.wire_key, f"{claim.payload_json}{claim.attempt}")
+        done = answer.status in ("posted", "duplicate")
+        return Delivered() if done else Unknown("timeout")
+
+
+class OtherBody(Policy):
+    """A body that differs from attempt to attempt."""
+
+    kinds = ("idempotent",)
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        return _OtherBody(sink)
+
+
+class _Sleeps(SimAdapter):
+    async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
+        await asyncio.sleep(0)
+        return await super().deliver(claim, context)
+
+
+class Sleeps(Policy):
+    """Awaits what no simulation can answer."""
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        return _Sleeps(sink)
+
+
+def made() -> Policy:
+    """A function that makes a policy."""
+    return Plain()
+
+
+NOT_A_POLICY = 3

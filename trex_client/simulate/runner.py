@@ -1,0 +1,276 @@
+"""Many histories on all cores, and what to do with one that fails: tell it, and shorten it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import traceback
+from collections import Counter
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trex_client.simulate.checks import Broken
+from trex_client.simulate.history import Plan, World, plan
+from trex_client.simulate.sinks import Policy, load_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+
+CHUNK = 100
+
+LEAST: dict[str, float] = {
+    "claims": 600, "delivered": 400, "recorded": 400, "already_recorded": 10, "claim_lost": 5,
+    "ended_otherwise": 6, "lease_expired": 150, "late": 15, "retry": 10, "unknown": 40,
+    "conflict": 15, "permanent": 12, "redriven": 15, "resolved": 60, "resent": 30,
+    "parked unknown": 50, "uncertain claims": 100, "cleared": 25, "look-up True": 15,
+    "look-up False": 30, "pauses": 15, "call lost_after": 10, "call lost_before": 5,
+    "call error_after": 5, "call late": 5, "late arrivals": 20, "lost commits": 8,
+    "lost claims": 10, "crashes": 60, "clock jumps": 2, "restarts": 20, "rollbacks": 50,
+    "ordered claims": 200, "duplicate": 20, "key reused": 1, "extended": 20, "stale reports": 15,
+    "at_most_once": 60, "mark recorded": 60, "handled": 1, "trespasses": 3, "purged": 1,
+    "received": 40, "deduplicated": 4,
+}  # fmt: skip
+"""What a hundred histories of fifty steps must have seen at least: half of what they do see. A run
+that saw less has proved less than it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to run.
+
+    Args:
+        histories: how many.
+        steps: length of each, before the faults stop and everything is drained.
+        seed: of the first; the n-th has seed + n.
+        jobs: processes; 0 is one for each core.
+        policy: `module:object` of a `Policy`; the worker's own by default.
+        only: play only these steps (counted from 0) of each history.
+        seconds: stop after so long; 0 is no limit.
+    """
+
+    histories: int = 1000
+    steps: int = 50
+    seed: int = 1
+    jobs: int = 0
+    policy: str | None = None
+    only: tuple[int, ...] | None = None
+    seconds: float = 0.0
+
+    def plan(self, seed: int) -> Plan:
+        """Return the history of a seed."""
+        drawn = plan(seed, self.steps)
+        return drawn if self.only is None else drawn.only(self.only)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A history that broke an invariant: its seed, the numbers of the steps that were played, what
+    broke, and the steps as text."""
+
+    seed: int
+    steps: tuple[int, ...]
+    invariant: str
+    text: str
+    trace: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run has seen. `cpu_seconds`: of all processes together."""
+
+    histories: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    failure: Failure | None = None
+
+    def missing(self) -> dict[str, tuple[int, float]]:
+        """Counters that are lower than so many histories must make them."""
+        scale = self.steps / 5000
+        return {
+            name: (self.counts[name], least * scale)
+            for name, least in LEAST.items()
+            if self.counts[name] < int(least * scale)
+        }
+
+
+def play(history: Plan, policy: Policy, *, trace: bool = False) -> World:
+    """Play one history to its end and return the world.
+
+    Raises:
+        Broken: an invariant doesn't hold; `world` is the attribute that holds the trace.
+    """
+    world = World(history.setting, policy, trace=trace)
+    try:
+        world.play(history.steps)
+        world.drain()
+    except Broken as broken:
+        broken.world = world
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
+        unexpected = Broken("error", text)
+        unexpected.world = world
+        raise unexpected from error
+    finally:
+        world.close()
+    return world
+
+
+def _in_loop(function: Callable[[], Any]) -> Any:
+    """Processors ask asyncio which task they run in; nothing here ever waits for the loop."""
+
+    async def run() -> Any:
+        return function()
+
+    return asyncio.run(run())
+
+
+def play_many(settings: Settings, first: int, number: int) -> Outcome:
+    """Play some histories one after the other, up to the first failure."""
+    policy = load_policy(settings.policy)
+    outcome = Outcome()
+
+    def run() -> None:
+        for seed in range(first, first + number):
+            history = settings.plan(seed)
+            try:
+                world = play(history, policy)
+            except Broken:
+                outcome.failure = tell(settings, seed, policy)
+                return
+            outcome.histories += 1
+            outcome.steps += len(history.steps)
+            outcome.counts.update(world.counts)
+
+    cpu = time.process_time()
+    _in_loop(run)
+    outcome.cpu_seconds = time.process_time() - cpu
+    return outcome
+
+
+def tell(settings: Settings, seed: int, policy: Policy) -> Failure | None:
+    """Play a failing history again with its steps told."""
+    history = settings.plan(seed)
+    numbers = settings.only or tuple(range(settings.steps))
+    return _try(history, numbers, policy)
+
+
+def follow(settings: Settings) -> tuple[str | None, list[str]]:
+    """Play the first history and tell its steps: what broke, or None, and the steps as text."""
+    policy = load_policy(settings.policy)
+    history = settings.plan(settings.seed)
+
+    def one() -> tuple[str | None, list[str]]:
+        try:
+            return None, play(history, policy, trace=True).trace or []
+        except Broken as broken:
+            return str(broken), (broken.world.trace if broken.world else None) or []
+
+    told: tuple[str | None, list[str]] = _in_loop(one)
+    return told
+
+
+def _try(history: Plan, numbers: Sequence[int], policy: Policy) -> Failure | None:
+    try:
+        play(history, policy, trace=True)
+    except Broken as broken:
+        trace = tuple((broken.world.trace if broken.world else None) or ())
+        return Failure(history.seed, tuple(numbers), broken.invariant, str(broken), trace)
+    return None
+
+
+def shrink(
+    settings: Settings, failure: Failure, progress: Callable[[int], None] = lambda _: None
+) -> Failure:
+    """Leave out steps as long as the same invariant breaks; return the shortest history found."""
+    policy = load_policy(settings.policy)
+    whole = plan(failure.seed, settings.steps)
+
+    def attempt(numbers: Sequence[int]) -> Failure | None:
+        found = _try(whole.only(numbers), numbers, policy)
+        return found if found is not None and found.invariant == failure.invariant else None
+
+    def run() -> Failure:
+        best = attempt(failure.steps) or failure
+        size = max(1, len(best.steps) // 2)
+        while True:
+            at, smaller = 0, False
+            while at < len(best.steps):
+                found = attempt(best.steps[:at] + best.steps[at + size :])
+                if found is not None:
+                    best, smaller = found, True
+                    progress(len(best.steps))
+                else:
+                    at += size
+            if size == 1 and not smaller:
+                return best
+            size = max(1, size // 2)
+
+    shortest: Failure = _in_loop(run)
+    return shortest
+
+
+def run(settings: Settings, progress: Callable[[Outcome], None] = lambda _: None) -> Outcome:
+    """Play all histories, up to the first failure.
+
+    Args:
+        settings: what to run.
+        progress: called with what was seen so far.
+    """
+    started = time.monotonic()
+    total = Outcome()
+    for part in _parts(settings, started):
+        total.histories += part.histories
+        total.steps += part.steps
+        total.cpu_seconds += part.cpu_seconds
+        total.counts.update(part.counts)
+        total.failure = total.failure or part.failure
+        total.seconds = time.monotonic() - started
+        progress(total)
+        if total.failure is not None:
+            break
+    total.seconds = time.monotonic() - started
+    return total
+
+
+def _parts(settings: Settings, started: float) -> Iterator[Outcome]:
+    jobs = settings.jobs or os.cpu_count() or 1
+    chunk = max(1, min(CHUNK, -(-settings.histories // jobs)))
+    chunks = iter([
+        (settings.seed + at, min(chunk, settings.histories - at))
+        for at in range(0, settings.histories, chunk)
+    ])  # fmt: skip
+
+    def over() -> bool:
+        return 0 < settings.seconds <= time.monotonic() - started
+
+    if jobs == 1:
+        for first, number in chunks:
+            if over():
+                return
+            yield play_many(settings, first, number)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        pending: set[Future[Outcome]] = set()
+        try:
+            while True:
+                while len(pending) < 2 * jobs and not over():
+                    following = next(chunks, None)
+                    if following is None:
+                        break
+                    pending.add(pool.submit(play_many, settings, *following))
+                if not pending:
+                    return
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for one in done:
+                    yield one.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
