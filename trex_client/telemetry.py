@@ -236,8 +236,8 @@ class Telemetry:
     def event(self, event: Event, level: Level = "info", **fields: Unpack[Fields]) -> None:
         """Log one event. Fields that don't pass are left out and counted.
 
-        Of equal events (name, result, reason) at most 60 lines a minute are written; the next one after
-        that says in `dropped` how many weren't.
+        Of equal events (name, result, reason) at most 60 lines a minute are written; the next one
+        after that says in `dropped` how many weren't.
         """
         if _LEVELS[level] >= self._threshold:
             self._write(event, level, fields)

@@ -57,13 +57,16 @@ class Held:
     """A claim that this process holds.
 
     `received`: when it came. `deadline`: when its lease ends at the earliest by our monotonic
-    clock: the time just before the call that gave or extended it, plus the lease.
+    clock: the time just before the call that gave or extended it, plus the lease. `started`: when
+    its delivery began. `overdue`: cancelled because it took too long.
     """
 
     claim: Claim
     received: float
     deadline: float
+    started: float = 0.0
     lost: bool = False
+    overdue: bool = False
     marked: bool = False
     context: DeliveryContext | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)

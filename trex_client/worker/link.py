@@ -13,6 +13,7 @@ from trex_client.adapters.base import require_instance_key
 from trex_client.errors import (
     AccessDenied,
     CommitUnknown,
+    DatabaseError,
     ImmutableFact,
     InvalidArgument,
     InvariantViolated,
@@ -34,6 +35,8 @@ T = TypeVar("T")
 FINAL = (AccessDenied, InvalidArgument, ImmutableFact, InvariantViolated)
 """Errors that another attempt can't help."""
 
+# Of the data, not of the server: repeating the call can't help.
+_OF_THE_DATA = ("22", "23", "P0", "XX")
 _ALERT_AFTER = 30.0
 
 
@@ -121,26 +124,29 @@ class Link:
         operation: Callable[[AsyncPostgresClient], Awaitable[T]],
         *,
         until: Callable[[], bool] = lambda: False,
+        patience: int | None = None,
     ) -> T:
         """Run one call until it is answered.
 
         Raises:
             GaveUp: `until()` became true while there was no answer.
-            TrexError: one of `FINAL`.
+            TrexError: one of `FINAL`; a `DatabaseError` about the data after `patience` of them.
         """
 
         async def on_kernel(session: Session) -> T:
             return await operation(session.kernel)
 
-        return await self.run(on_kernel, until=until)
+        return await self.run(on_kernel, until=until, patience=patience)
 
     async def run(
         self,
         operation: Callable[[Session], Awaitable[T]],
         *,
         until: Callable[[], bool] = lambda: False,
+        patience: int | None = None,
     ) -> T:
         """As `call`, with the whole session; psycopg's errors count as a lost connection."""
+        refused = 0
         async with self._lock:
             while True:
                 if until():
@@ -156,6 +162,10 @@ class Link:
                 except SerializationFailure:
                     await self._runtime.sleep(0.005 + 0.05 * self._runtime.random())
                 except (TrexError, psycopg.Error, OSError, TimeoutError) as error:
+                    refused += isinstance(error, DatabaseError) and error.code[:2] in _OF_THE_DATA
+                    if patience is not None and refused >= patience:
+                        self.drop()
+                        raise
                     await self._lost(error, until)
                 except BaseException:
                     self.drop()

@@ -240,7 +240,9 @@ def _on_signals(worker: Worker, telemetry: Telemetry, program: Program) -> async
 
     def handle(number: int) -> None:
         if stop.is_set():
-            telemetry.event(Event.STOPPED, "warning", signal=number, exit_code=int(Exit.INTERRUPTED))
+            telemetry.event(
+                Event.STOPPED, "warning", signal=number, exit_code=int(Exit.INTERRUPTED)
+            )
             program.leave(int(Exit.INTERRUPTED))
             return
         stop.set()

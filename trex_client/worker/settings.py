@@ -48,6 +48,7 @@ class WorkerSettings:
         poll: longest pause between two claims when idle.
         listen: wake up by NOTIFY; off behind a pooler in transaction mode.
         drain: how long calls under way may go on after SIGTERM.
+        longest_call: after this time a delivery is cancelled and its lease isn't extended any more.
         call_timeout: longest wait for one answer of the database.
         backoff, backoff_cap: pauses between attempts to reach the database.
         stats: pause between two readings of the gauges; 0 is never.
@@ -66,6 +67,7 @@ class WorkerSettings:
     poll: float = 1.0
     listen: bool = True
     drain: float = 30.0
+    longest_call: float = 900.0
     call_timeout: float = 30.0
     backoff: float = 0.1
     backoff_cap: float = 10.0
@@ -79,6 +81,7 @@ class WorkerSettings:
             "prefetch": 0 <= self.prefetch <= 100_000,
             "poll": 0.01 <= self.poll <= 300,
             "drain": 0 <= self.drain <= 86_400,
+            "longest_call": 0.01 <= self.longest_call <= 86_400,
             "lease": self.lease is None
             or timedelta(milliseconds=100) <= self.lease <= timedelta(hours=24),
         }

@@ -180,6 +180,20 @@ async def test_a_snapshot_that_cannot_be_stored_is_seen_and_stops_nobody(new_db,
     assert_sound(database)
 
 
+async def test_a_row_that_the_database_refuses_stops_nobody(new_db):
+    database = new_db()
+    client = register(database)
+    ids = enqueue(client, 12)
+    bad = ids[3]
+    conn = database.connect()
+    conn.execute(f"alter table trex.receipt add constraint c check (message_id <> {bad}) not valid")
+    conn.execute(f"alter table trex.outcome add constraint c check (message_id <> {bad}) not valid")
+    done = await run_once(database, FakeSink(slow=0.001), concurrency=12, batch=12)
+    assert done.counters()["delivered"] == 11
+    assert client.status(bad).state == "leased"
+    assert "report_refused" in {line["event"] for line in done.lines}
+
+
 async def test_a_delivery_resolves_the_skip_that_parking_opened(new_db):
     database = new_db()
     client = register(database)
