@@ -25,7 +25,6 @@ from trex_client.adapters import (
 from trex_client.adapters.base import context_for
 from trex_client.testing import make_claim
 
-
 pytestmark = pytest.mark.criterion("ac-0049")
 
 
