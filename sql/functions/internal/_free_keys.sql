@@ -3,9 +3,12 @@
 -- right now, and READ COMMITTED then shows its newest version while an older snapshot gets 40001
 -- instead of a stranded key. Making a row due is always safe: claim checks again. Claim itself
 -- holds rows in its own order, so it must not wait (p_wait false): whoever has that row locked
--- claims it, or makes it due, or moves it behind another row whose end will free it.
+-- claims it, or makes it due, or moves it behind another row whose end will free it. Nobody waits
+-- for a row before the one that left (a redriven one): everything else takes a key's rows in id
+-- order, and that row's own end frees the key.
 create or replace function trex._free_keys(
-    p_instance_key text, p_boxes text[], p_keys text[], p_now timestamptz, p_wait boolean
+    p_instance_key text, p_boxes text[], p_keys text[], p_message_ids bigint[], p_now timestamptz,
+    p_wait boolean
 )
 returns void
 language plpgsql
@@ -15,20 +18,30 @@ as $$
 declare
     v_box text;
     v_key text;
+    v_left bigint;
     v_id bigint;
     v_due timestamptz;
 begin
-    for v_box, v_key in
-        select distinct k.box collate "C", k.ordering_key collate "C"
-        from unnest(p_boxes, p_keys) k (box, ordering_key)
+    for v_box, v_key, v_left in
+        select k.box collate "C", k.ordering_key collate "C", min(k.message_id)
+        from unnest(p_boxes, p_keys, p_message_ids) k (box, ordering_key, message_id)
         where k.ordering_key is not null
+        group by 1, 2
         order by 1, 2
     loop
-        if p_wait then
+        select d.message_id into v_id
+        from trex.delivery d
+        where d.instance_key || '' = p_instance_key and d.box = v_box
+            and d.ordering_key = v_key and d.parked is null and d.lease_until is null
+        order by d.message_id
+        limit 1;
+        continue when not found;
+        if p_wait and v_id > v_left then
             select d.message_id, d.deferred_until into v_id, v_due
             from trex.delivery d
             where d.instance_key || '' = p_instance_key and d.box = v_box
                 and d.ordering_key = v_key and d.parked is null and d.lease_until is null
+                and d.message_id > v_left
             order by d.message_id
             limit 1
             for no key update;

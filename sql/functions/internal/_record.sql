@@ -35,6 +35,7 @@ declare
     v_had_skips boolean;
     v_boxes text[];
     v_keys text[];
+    v_key_ids bigint[];
     v_row record;
     v_settled record;
     v_reason text;
@@ -55,8 +56,9 @@ begin
         array_agg(i.ord) filter (where i.delivered), array_agg(i.ord) filter (where not i.delivered),
         bool_or(l.deferred) filter (where i.delivered),
         array_agg(l.box) filter (where i.delivered and l.ordering_key is not null),
-        array_agg(l.ordering_key) filter (where i.delivered and l.ordering_key is not null)
-    into v_tids, v_ids, v_attempts, v_lates, v_ords, v_others, v_had_skips, v_boxes, v_keys
+        array_agg(l.ordering_key) filter (where i.delivered and l.ordering_key is not null),
+        array_agg(l.message_id) filter (where i.delivered and l.ordering_key is not null)
+    into v_tids, v_ids, v_attempts, v_lates, v_ords, v_others, v_had_skips, v_boxes, v_keys, v_key_ids
     from (
         select u.message_id, u.fence, u.result in ('completed', 'duplicate') as delivered, u.ord
         from unnest(p_message_ids, p_fences, p_results) with ordinality u (message_id, fence, result, ord)
@@ -115,7 +117,7 @@ begin
     end if;
     if cardinality(v_ids) = cardinality(p_message_ids) then
         if v_keys is not null then
-            perform trex._free_keys(v_key, v_boxes, v_keys, p_now, true);
+            perform trex._free_keys(v_key, v_boxes, v_keys, v_key_ids, p_now, true);
         end if;
         return query
         select p_message_ids[u.ord], p_fences[u.ord], 'recorded', 'delivered', u.late, null::timestamptz
@@ -193,6 +195,7 @@ begin
             then
                 v_boxes := v_boxes || v_row.box;
                 v_keys := v_keys || v_row.ordering_key;
+                v_key_ids := v_key_ids || v_row.message_id;
             end if;
         end loop;
         update trex.delivery d
@@ -210,7 +213,7 @@ begin
         end if;
     end if;
     if v_keys is not null then
-        perform trex._free_keys(v_key, v_boxes, v_keys, p_now, true);
+        perform trex._free_keys(v_key, v_boxes, v_keys, v_key_ids, p_now, true);
     end if;
 
     -- A rejected report of a fence that was given out is evidence.

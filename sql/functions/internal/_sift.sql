@@ -92,7 +92,9 @@ begin
                 ], p_now
             );
             if p_instance.on_parked = 'continue' then
-                perform trex._free_keys(v_key, array[v_row.box], array[v_row.ordering_key], p_now, false);
+                perform trex._free_keys(
+                    v_key, array[v_row.box], array[v_row.ordering_key], array[v_row.message_id], p_now, false
+                );
             end if;
             continue;
         end if;

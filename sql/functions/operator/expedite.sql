@@ -32,7 +32,10 @@ begin
     perform trex._check_act(p_actor, p_reason);
     perform trex._durable();
     v_instance := trex._enter(p_instance_key);
-    perform trex._lock_rows(p_instance_key, p_message_ids);
+    -- With the rows of their ordering keys: an outcome of one of those locks the next row of its key.
+    perform trex._lock_rows(
+        p_instance_key, p_message_ids || trex._live_siblings(p_instance_key, p_message_ids)
+    );
     v_now := trex._now();
 
     for v_row in
@@ -85,5 +88,5 @@ Arguments:
 Returns: one row per message in the order given: status expedited, not_deferred, delivered,
   not_found
 Errors: TX400; TX503; TX403
-Locks: delivery rows in id order
+Locks: delivery rows in id order, with the live rows of their ordering keys
 Idempotent: yes; a second call answers not_deferred';

@@ -85,7 +85,9 @@ begin
         where d.instance_key = p_instance_key and d.message_id = p_message_id;
         perform trex._open_skips(p_instance_key, array[p_message_id], array['permanent'], array['operator'], v_now);
         if v_instance.on_parked = 'continue' then
-            perform trex._free_keys(p_instance_key, array[v_row.box], array[v_row.ordering_key], v_now, true);
+            perform trex._free_keys(
+                p_instance_key, array[v_row.box], array[v_row.ordering_key], array[p_message_id], v_now, true
+            );
         end if;
         return row(p_message_id, v_row.fence, 'recorded', 'permanent', false, null)::trex.recorded;
     end if;
@@ -102,7 +104,9 @@ begin
     update trex.ledger_skip s
     set resolved_at = v_now, resolved_fence = v_row.fence
     where s.instance_key = p_instance_key and s.message_id = p_message_id and s.resolved_at is null;
-    perform trex._free_keys(p_instance_key, array[v_row.box], array[v_row.ordering_key], v_now, true);
+    perform trex._free_keys(
+        p_instance_key, array[v_row.box], array[v_row.ordering_key], array[p_message_id], v_now, true
+    );
     return row(p_message_id, v_row.fence, 'recorded', 'delivered', false, null)::trex.recorded;
 end
 $$;

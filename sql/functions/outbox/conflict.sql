@@ -40,5 +40,5 @@ Arguments:
 Returns: one recorded: status, the message''s state now, late, due_at
 Errors: TX400; TX503; TX403; TX404 no such message here; TX409 claim lost; TX410 this claim has
   another end
-Locks: the delivery row, then the next row of its ordering key, then the snapshot
+Locks: the delivery row, then the snapshot, then the next row of its ordering key
 Idempotent: yes; the same call again answers already_recorded and ignores other arguments';

@@ -82,6 +82,6 @@ Returns: one row per outcome in the order given; status recorded, already_record
   claim_lost, not_found;
   state is what the message is now; late = the lease had ended but nobody had claimed it again
 Errors: TX400 (any bad element: nothing is written); TX503; TX403
-Locks: delivery rows in id order, then the next row of each freed ordering key, then snapshots in
-  key order
+Locks: delivery rows in id order, then snapshots in key order, then the next row of each freed
+  ordering key
 Idempotent: yes; the same report again answers already_recorded';
