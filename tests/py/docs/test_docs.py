@@ -4,8 +4,10 @@ somewhere.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 
@@ -138,7 +140,8 @@ def test_pages_promise_no_more_than_is_true(page):
     assert "exactly-once" not in text
 
 
-def test_the_tour_notices_a_wrong_output(tmp_path):
+def test_the_tour_notices_a_wrong_output(tmp_path, monkeypatch):
+    monkeypatch.setattr(tour, "environment", lambda: nullcontext({"PATH": os.environ["PATH"]}))
     page = tmp_path / "page.md"
     page.write_text("```sh\necho one\n```\n\n```text\ntwo\n```\n")
     assert tour.main([str(page)]) == 1
