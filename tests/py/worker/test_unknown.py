@@ -184,15 +184,15 @@ async def test_absent_counts_only_after_the_sinks_window(new_db):
     client, message_id = setup(database, "lookup")
     claim = crash(database, marked=False)
     key = context_for("inst", claim).wire_key
-    sink = FakeSink(policy="lookup", can_lookup=True, in_flight=timedelta(seconds=0.6))
 
-    async def arrive_late():
-        await asyncio.sleep(0.3)
-        sink.effects[key] = 1
+    class Late(FakeSink):
+        async def lookup(self, wire_key):
+            answer = await super().lookup(wire_key)
+            self.effects[key] = 1  # the earlier request arrives just now
+            return answer
 
-    late = asyncio.create_task(arrive_late())
+    sink = Late(policy="lookup", can_lookup=True, in_flight=timedelta(seconds=4))
     await run_once(database, sink, concurrency=1)
-    await late
     status = client.status(message_id)
     assert (status.state, status.confirmed_by) == ("delivered", "lookup")
     assert (sink.calls, sink.lookups) == ({}, 2)
