@@ -31,8 +31,8 @@ begin
 end
 $$;
 
--- Writers only: never on a standby, and never with a commit that PostgreSQL may forget after
--- acknowledging it.
+-- Writers only: never on a standby (there every transaction is read-only), and never with a commit
+-- that PostgreSQL may forget after acknowledging it.
 create or replace function trex._durable()
 returns void
 language plpgsql
@@ -40,11 +40,37 @@ volatile
 security invoker
 as $$
 begin
-    if pg_is_in_recovery() or current_setting('transaction_read_only') = 'on' then
+    if current_setting('transaction_read_only') = 'on' then
         perform trex._raise('TX503', 'connect to the primary');
     end if;
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
     end if;
+end
+$$;
+
+-- Both in one, for functions called often: _durable, then _enter.
+create or replace function trex._enter_writer(p_instance_key text)
+returns trex.instance
+language plpgsql
+volatile
+security invoker
+as $$
+declare
+    v_instance trex.instance;
+begin
+    if current_setting('transaction_read_only') = 'on'
+        or current_setting('synchronous_commit') = 'off'
+    then
+        perform trex._durable();
+    end if;
+    select i.* into v_instance
+    from trex.instance i
+    join trex.binding b on b.instance_key = i.instance_key
+    where i.instance_key = p_instance_key and b.role_name = trex._caller();
+    if not found then
+        v_instance := trex._enter(p_instance_key);
+    end if;
+    return v_instance;
 end
 $$;

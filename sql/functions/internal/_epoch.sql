@@ -22,3 +22,34 @@ begin
     return v_epoch << 42;
 end
 $$;
+
+-- For claims: _durable, _enter, and the epoch as it is, null when it has to rise first. Returns a
+-- record (instance trex.instance, epoch bigint).
+create or replace function trex._enter_worker(p_instance_key text)
+returns record
+language plpgsql
+volatile
+security invoker
+as $$
+declare
+    v_entered record;
+begin
+    if current_setting('transaction_read_only') = 'on'
+        or current_setting('synchronous_commit') = 'off'
+    then
+        perform trex._durable();
+    end if;
+    select
+        i as instance,
+        case when e.postmaster_start = pg_postmaster_start_time() then e.epoch << 42 end as epoch
+    into v_entered
+    from trex.instance i
+    join trex.binding b on b.instance_key = i.instance_key
+    cross join trex.epoch e
+    where i.instance_key = p_instance_key and b.role_name = trex._caller();
+    if not found then
+        perform trex._enter(p_instance_key);
+    end if;
+    return v_entered;
+end
+$$;

@@ -8,7 +8,7 @@ immutable
 parallel safe
 security invoker
 as $$
-select p_value ~ '^[a-z0-9][a-z0-9._:-]{0,62}$'
+select length(p_value) <= 63 and p_value ~ '^[a-z0-9][a-z0-9._:-]*$'
 $$;
 
 create or replace function trex._is_key(p_value text)

@@ -34,73 +34,95 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
+    v_hint text;
+    v_entered record;
     v_instance trex.instance;
-    v_taken record;
+    v_lease interval;
+    v_epoch bigint;
+    v_tids tid[];
+    v_count integer;
     v_now timestamptz;
 begin
-    if trex._is_slug(p_instance_key) is not true then
-        perform trex._raise('TX400', 'instance_key');
-    end if;
-    if trex._is_key(p_worker) is not true then
-        perform trex._raise('TX400', 'worker: a key');
-    end if;
-    if p_limit is null or p_limit not between 1 and 1000 then
-        perform trex._raise('TX400', 'limit: from 1 to 1000');
-    end if;
-    if p_lease is not null and trex._is_duration(p_lease, '100 milliseconds', '24 hours') is not true then
-        perform trex._raise('TX400', 'lease: from 100 milliseconds to the lease_max of the instance, without months');
-    end if;
-    if p_box is null or p_box not in ('outbox', 'inbox') then
-        perform trex._raise('TX400', 'box: outbox or inbox');
-    end if;
-    if p_after is null or p_after < 0 then
-        perform trex._raise('TX400', 'after: from 0');
+    v_hint := trex._claim_hint(
+        p_instance_key, p_worker, p_limit, p_lease, p_box, null, p_after
+    );
+    if v_hint is not null then
+        perform trex._raise('TX400', v_hint);
     end if;
     perform trex._check_reports(
-        p_message_ids, p_fences, p_results, p_reasons, p_delays, p_absent, p_park, p_confirmed_by, p_references,
-        p_balances, p_versions
+        p_message_ids, p_fences, p_results, p_reasons, p_delays, p_absent, p_park, p_confirmed_by,
+        p_references, p_balances, p_versions
     );
-    if current_setting('transaction_isolation') <> 'read committed' then
-        perform trex._raise('TX501', 'READ COMMITTED only');
+    if current_setting('transaction_isolation') <> 'read committed'
+        or pg_current_xact_id_if_assigned() is not null
+    then
+        perform trex._raise(
+            'TX501',
+            'READ COMMITTED, a transaction of its own, committed before the claims are used'
+        );
     end if;
-    if pg_current_xact_id_if_assigned() is not null then
-        perform trex._raise('TX501', 'a transaction of its own, committed before the claims are used');
-    end if;
-    perform trex._durable();
-    v_instance := trex._enter(p_instance_key);
-    if p_lease > v_instance.lease_max then
-        perform trex._raise('TX400', 'lease: from 100 milliseconds to the lease_max of the instance, without months');
+    v_entered := trex._enter_worker(p_instance_key);
+    v_instance := v_entered.instance;
+    v_lease := v_instance.lease_default;
+    if p_lease is not null then
+        if p_lease > v_instance.lease_max then
+            perform trex._raise(
+                'TX400',
+                'lease: from 100 milliseconds to the lease_max of the instance, without months'
+            );
+        end if;
+        v_lease := trex._span(p_lease);
     end if;
     v_now := trex._now();
     return query
     select
-        r.status, r.state, r.late, r.due_at, r.message_id, r.fence, null::integer, null::integer, null::timestamptz,
-        null::boolean, null::text, null::text, null::text, null::text, null::text, null::text, null::text, null::numeric,
-        null::jsonb, null::text, null::timestamptz
+        r.status, r.state, r.late, r.due_at, r.message_id, r.fence, null::integer, null::integer,
+        null::timestamptz, null::boolean, null::text, null::text, null::text, null::text, null::text,
+        null::text, null::text, null::numeric, null::jsonb, null::text, null::timestamptz
     from trex._record(
-        v_instance, p_message_ids, p_fences, p_results, p_reasons, p_delays, p_absent, p_park, p_confirmed_by, p_references,
-        p_balances, p_versions, v_now
+        v_instance, p_message_ids, p_fences, p_results, p_reasons, p_delays, p_absent, p_park,
+        p_confirmed_by, p_references, p_balances, p_versions, v_now
     ) r;
-    v_taken := trex._take(
-        v_instance, p_worker, p_limit, coalesce(trex._span(p_lease), v_instance.lease_default), p_box, null, p_after,
-        p_due_after, v_now
-    );
+    if v_instance.paused then
+        return;
+    end if;
+    v_epoch := coalesce(v_entered.epoch, trex._epoch());
+    v_tids := trex._take(v_instance, p_limit, p_box, null, p_after, p_due_after, v_now);
+    if v_tids = '{}' then
+        return;
+    end if;
+    -- Lease and fence come after every lock: no claim is born expired, no fence is given back.
     return query
+    with taken as (
+        update trex.delivery d
+        set lease_until = (select trex._now()) + v_lease, worker = p_worker,
+            fence = v_epoch + nextval('trex.fence_seq'), attempts = d.attempts + 1,
+            tries = d.tries + 1
+        from unnest(v_tids) u (tid)
+        where d.ctid = u.tid
+        returning
+            d.message_id, d.fence, d.attempts, d.tries, d.lease_until, d.uncertain, d.deferred_until
+    )
     select
-        null::text, null::text, null::boolean, null::timestamptz, u.message_id, u.fence, u.attempts, u.tries, u.lease_until, u.uncertain, m.box, m.topic::text,
-        m.idempotency_key::text, m.correlation_id::text, m.ordering_key::text, m.account::text, m.currency,
-        m.cash_delta, m.payload, m.effect_policy, m.enqueued_at
-    from unnest(
-        v_taken.ids, v_taken.fences, v_taken.attempts, v_taken.tries, v_taken.uncertain, v_taken.deferred,
-        v_taken.leases
-    ) u (message_id, fence, attempts, tries, uncertain, deferred_until, lease_until)
+        null::text, null::text, null::boolean, null::timestamptz, t.message_id, t.fence, t.attempts,
+        t.tries, t.lease_until, t.uncertain, m.box, m.topic::text,
+        m.idempotency_key::text, m.correlation_id::text, m.ordering_key::text, m.account::text,
+        m.currency, m.cash_delta, m.payload, m.effect_policy, m.enqueued_at
+    from (
+        select k.*
+        from taken k
+        order by k.deferred_until, k.message_id
+    ) t
     cross join lateral (
         select w.*
         from trex.message w
-        where w.instance_key = p_instance_key and w.message_id = u.message_id
+        where w.instance_key = p_instance_key and w.message_id = t.message_id
         limit 1
-    ) m
-    order by u.deferred_until, u.message_id;
+    ) m;
+    get diagnostics v_count = row_count;
+    if v_count <> cardinality(v_tids) then
+        perform trex._raise('TX902', 'a locked delivery has another address, or no message');
+    end if;
 end
 $$;
 
