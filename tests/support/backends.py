@@ -269,6 +269,17 @@ class PostgresBackend(Backend):
         """The session of a client."""
         return self._connections[id(client)]
 
+    def again(self) -> None:
+        """Begin once more: new instances, sequences and clock as at the start of a test."""
+        self.sessions.give_back()
+        self.sessions.start()
+        self._connections.clear()
+        self.steps.clear()
+        self.suffix = f"-{next(_NUMBER)}"
+        self.instances = []
+        self._marks = self.sessions.dumper.marks()
+        self._quarantined = self._marks["quarantined"]
+
     def uncompared(self) -> None:
         """For a test with threads, raw SQL or more than one open transaction: its calls aren't
         repeated on the simulation."""
