@@ -1,7 +1,5 @@
 """Deliver: as a daemon, once for what is due now, or for one correlation."""
 
-
-
 from __future__ import annotations
 
 import asyncio
