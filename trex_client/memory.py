@@ -2549,11 +2549,11 @@ def _by_account(snapshot: SnapshotRow) -> tuple[str, str, int, int]:
 
 
 # The parts that build on the kernel; they import what they need from here.
-from trex_client._calls_authority import AuthorityCalls as AllCalls  # noqa: E402
-from trex_client._memory_authority import MemoryAuthority  # noqa: E402
+from trex_client._calls_reconcile import AllCalls  # noqa: E402
+from trex_client._memory_reconcile import MemoryReconcile  # noqa: E402
 
 
-class MemoryClient(MemoryAuthority):
+class MemoryClient(MemoryReconcile):
     """The simulated API, bound to one instance and called by one role."""
 
     def __init__(self, db: MemoryDatabase, instance_key: str, role: str = "app") -> None:

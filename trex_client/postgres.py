@@ -21,7 +21,7 @@ from psycopg.pq import Format, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from trex_client._calls import ARGUMENTS, Call, Calls, Row, stale_report
-from trex_client._calls_authority import AuthorityCalls as AllCalls
+from trex_client._calls_reconcile import AllCalls
 from trex_client.errors import (
     ClaimLost,
     CommitUnknown,
@@ -209,6 +209,10 @@ class PostgresClient:
     list_devices = _sync(AllCalls.list_devices)
     list_security_events = _sync(AllCalls.list_security_events)
 
+    reconcile = _sync(AllCalls.reconcile)
+    reconcile_reports = _sync(AllCalls.reconcile_reports)
+    reconcile_findings = _sync(AllCalls.reconcile_findings)
+
     def run(self, call: Call[T]) -> T:
         """Run a call that `Calls` made, and return its result. Every other method is this one."""
         statement = call[0]
@@ -347,6 +351,10 @@ class AsyncPostgresClient:
     list_counters = _async(AllCalls.list_counters)
     list_devices = _async(AllCalls.list_devices)
     list_security_events = _async(AllCalls.list_security_events)
+
+    reconcile = _async(AllCalls.reconcile)
+    reconcile_reports = _async(AllCalls.reconcile_reports)
+    reconcile_findings = _async(AllCalls.reconcile_findings)
 
     async def run(self, call: Call[T]) -> T:
         """Run a call that `Calls` made, and return its result. Every other method is this one."""
