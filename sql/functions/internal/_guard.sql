@@ -52,12 +52,17 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- One look-up a row, whatever the planner believes: as an anti-join it read all receipts.
     if exists (
-        select 1 from gone g
-        where not exists (
-            select 1 from trex.receipt r
+        select 1
+        from gone g
+        left join lateral (
+            select true as found
+            from trex.receipt r
             where r.instance_key = g.instance_key and r.message_id = g.message_id
-        )
+            limit 1
+        ) r on true
+        where r.found is null
     ) then
         perform trex._raise('TX902', 'a delivery goes only with its receipt');
     end if;
