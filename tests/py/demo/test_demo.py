@@ -18,6 +18,8 @@ from tests.conftest import VERSIONS
 from trex_client.demo import books, faults, play, source
 from trex_client.demo.place import given_dsn, use_server
 
+pytestmark = pytest.mark.criterion("ac-0041")
+
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "movements.csv"
 _VARIABLES = ("TREX_DSN", "PGHOST", "PGHOSTADDR", "PGSERVICE")
@@ -213,9 +215,10 @@ def test_the_example_on_a_server_of_its_own():
 
 
 @pytest.mark.timeout(240)
-def test_on_a_given_server_nothing_stays_behind(admin, everything, tmp_path):
+def test_on_a_given_server_nothing_stays_behind(pg_server, admin, everything, tmp_path):
     before = everything()
-    code, lines, err = finish(trex("--file", str(small_file(tmp_path)), dsn=admin))
+    mine = ("--file", str(small_file(tmp_path)), "--seed", str(pg_server.version))
+    code, lines, err = finish(trex(*mine, dsn=admin))
     assert code == 0, (err, [check for check in rows(lines, "checks") if not check["passed"]])
     assert everything() == before
 

@@ -16,6 +16,8 @@ import pytest
 from tools import cli_docs, docs, tour
 from trex_client.demo import faults, source
 
+pytestmark = pytest.mark.criterion("ac-0054")
+
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 WITH_BLOCKS = ["README.md", "docs/sql-without-python.md", "docs/operations.md"]

@@ -24,6 +24,8 @@ from trex_client.adapters import (
 from trex_client.adapters.base import context_for
 from trex_client.model import Claim
 
+pytestmark = pytest.mark.criterion("ac-0050")
+
 CLAIM = Claim(
     message_id=1, fence=1, attempt=1, tries=1, lease_until=datetime.now(UTC), uncertain=False,
     box="outbox", topic="t", idempotency_key="k", correlation_id=None, ordering_key=None,
