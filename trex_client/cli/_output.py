@@ -4,6 +4,7 @@ stderr.
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from dataclasses import fields, is_dataclass
@@ -61,7 +62,7 @@ def as_mapping(row: object) -> dict[str, Any]:
 
 def line(row: Mapping[str, Any]) -> None:
     """Print one NDJSON line. Money is a string, a time ISO 8601 in UTC, a duration a number of
-    seconds.
+    seconds, bytes are base64.
     """
     parts = []
     for name, value in row.items():
@@ -82,6 +83,8 @@ def _json(value: object) -> object:
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, timedelta):
         return value.total_seconds()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
     raise TypeError
 
 
@@ -96,6 +99,8 @@ def _text(value: object) -> str:
         return value.strftime("%Y-%m-%d %H:%M:%SZ")
     if isinstance(value, list):
         return ", ".join(str(item) for item in value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
     return str(value)
 
 

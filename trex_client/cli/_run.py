@@ -12,7 +12,8 @@ import typer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from trex_client import migrate
-from trex_client._calls import Call, Calls, check_instance_key, render
+from trex_client._calls import Call, check_instance_key, render
+from trex_client._calls_reconcile import AllCalls
 from trex_client.cli import _types
 from trex_client.cli._exit import ExitCode, code_of_results, exit_codes, leave, note
 from trex_client.cli._output import show, wants_json
@@ -138,6 +139,7 @@ _SCALARS = {
     "resume": "changed",
     "bump_epoch": "epoch",
     "register_currency": "changed",
+    "machine_load": "result",
 }
 
 
@@ -188,7 +190,7 @@ def call_command(
             with exit_codes():
                 key = instance_key(given["instance"]) if instance else _NO_INSTANCE
                 run_call(
-                    build(Calls(key), **values),
+                    build(AllCalls(key), **values),
                     key,
                     conninfo(given["dsn_file"], given["service"]),
                     as_json=wants_json(asked=given["json"]),
