@@ -89,7 +89,7 @@ class Flow:
     """A claim under way: the processor's coroutine, and what it waits for."""
 
     held: Held
-    run: Coroutine[Any, Any, Report | Recorded] | None = None
+    run: Coroutine[Any, Any, object] | None = None
     waits: Wait | None = None
 
 
@@ -424,7 +424,7 @@ class World:
         flow.waits = asked
         return said + ("sent" if isinstance(asked.call, Request) else "waits")
 
-    async def _process(self, side: Side, flow: Flow) -> Report | Recorded:
+    async def _process(self, side: Side, flow: Flow) -> object:
         return await side.processor.process(flow.held, self)
 
     def _answer(self, side: Side, request: Request, mode: Mode, dice: int) -> Answer:
@@ -451,7 +451,7 @@ class World:
             return Answer("error")
         return answer
 
-    def _ended(self, hand: Hand, flow: Flow, outcome: Report | Recorded) -> str:
+    def _ended(self, hand: Hand, flow: Flow, outcome: object) -> str:
         hand.flows.remove(flow)
         require(isinstance(outcome, Report), "policy", "a processor returned no report")
         assert isinstance(outcome, Report)  # noqa: S101

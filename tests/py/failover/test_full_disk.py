@@ -2,7 +2,8 @@
 room again.
 
 With the right to mount, the tables (and, in another test, the WAL) lie on a small tmpfs of their
-own. Everywhere PostgreSQL's own error is raised at each write of each function. `TREX_DISK_ROUNDS` sets how often the disk fills.
+own. Everywhere PostgreSQL's own error is raised at each write of each function. `TREX_DISK_ROUNDS`
+sets how often the disk fills.
 """
 
 from __future__ import annotations

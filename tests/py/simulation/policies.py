@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from trex_client.adapters.base import Adapter, Delivered, Duplicate, Retryable, Unknown, context_for
-from trex_client.model import Claim, Recorded, Report
+from trex_client.model import Claim, Report
 from trex_client.simulate import Policy, SimAdapter, SimSink
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class _Blind:
         self._key = instance_key
         self._adapter = adapter
 
-    async def process(self, held: Held, desk: Desk) -> Report | Recorded:
+    async def process(self, held: Held, desk: Desk) -> Report:
         del desk
         claim = held.claim
         held.context = context_for(self._key, claim)

@@ -1,0 +1,382 @@
+"""The long proofs: `make prove`, or `python -m tools.prove --quick`.
+
+Runs every harness with large counts, shows how far it is, and writes docs/proof/report.md with its
+plots. The harnesses are the tests of CI; environment variables make them longer. What they count is
+read from what they print: lines of `tests.support.counts.emit`, and lines that end with a dict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from trex_client.embedded import find_servers
+from trex_client.simulate import Settings, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "docs" / "proof"
+_COLOURS = ("#3d6f8e", "#8a8f3c")
+
+
+@dataclass(frozen=True)
+class Harness:
+    """A proof.
+
+    Args:
+        name: in the report and for `--only`.
+        what: one line of what it does.
+        unit: the counter that its size is told in.
+        tests: for pytest; none runs `direct`.
+        full, quick: the environment variables that set its size.
+    """
+
+    name: str
+    what: str
+    unit: str
+    tests: tuple[str, ...] = ()
+    full: Mapping[str, int] = field(default_factory=dict)
+    quick: Mapping[str, int] = field(default_factory=dict)
+
+
+HARNESSES = (
+    Harness(
+        "simulate", "seeded histories of the model, every invariant after each step", "histories",
+        full={"SIMULATE_HISTORIES": 2_000_000}, quick={"SIMULATE_HISTORIES": 2_000},
+    ),
+    Harness(
+        "planted bugs", "faults planted in the model, each found by histories or by search", "bugs",
+        ("tests/py/simulation/test_histories.py::test_a_planted_bug_is_found",
+         "tests/py/simulation/test_search.py::test_a_planted_bug_is_found"),
+    ),
+    Harness(
+        "search", "every state of small models up to a depth: 2 messages, 3 workers", "states",
+        ("tests/py/simulation/test_search.py::test_every_state_keeps_every_invariant",),
+        {"SEARCH_DEPTH": 12, "SEARCH_STATES": 400_000}, {"SEARCH_DEPTH": 7},
+    ),
+    Harness(
+        "parity", "the same random calls on the model and on every server, all tables compared",
+        "steps", ("tests/py/parity",), {"PARITY_HISTORIES": 5_000}, {"PARITY_HISTORIES": 8},
+    ),
+    Harness(
+        "interleavings", "orders of the steps of small programs on real servers", "schedules",
+        ("tests/py/interleavings",), {"SCHEDULES": 34_650, "PROGRAMS": 2_000},
+        {"SCHEDULES": 20, "PROGRAMS": 8},
+    ),
+    Harness(
+        "crowds", "many sessions at once, batches in every order, no deadlock", "calls",
+        ("tests/py/concurrency/test_crowds.py",), {"DEADLOCK_ROUNDS": 20_000},
+        {"DEADLOCK_ROUNDS": 10},
+    ),
+    Harness(
+        "daemons", "daemons killed, stopped and cut off under load", "kills",
+        ("tests/py/faults",),
+    ),
+    Harness(
+        "lost servers", "failovers with and without loss, restored backups, crashes without"
+        " synchronous commit", "failovers", ("tests/py/failover/test_lost_servers.py",),
+        {"FAILOVER_ROUNDS": 100, "CRASH_ROUNDS": 50}, {"FAILOVER_ROUNDS": 1, "CRASH_ROUNDS": 2},
+    ),
+    Harness(
+        "wire cuts", "the connection cut at every wire message", "cuts",
+        ("tests/py/failover/test_cuts.py",), {"CUT_ROUNDS": 8}, {"CUT_ROUNDS": 1},
+    ),
+    Harness(
+        "full disks", "the disk of the tables or of the WAL is full", "fillings",
+        ("tests/py/failover/test_full_disk.py",), {"DISK_ROUNDS": 20}, {"DISK_ROUNDS": 1},
+    ),
+    Harness(
+        "timeouts", "statement_timeout swept over calls; workers frozen in a transaction", "calls",
+        ("tests/py/failover/test_timeouts.py",), {"TIMEOUT_ROUNDS": 5_000, "FROZEN_ROUNDS": 500},
+        {"TIMEOUT_ROUNDS": 40, "FROZEN_ROUNDS": 3},
+    ),
+    Harness(
+        "mutants", "faults planted in the SQL, each found by a test", "mutants",
+        ("tests/py/mutants",),
+    ),
+)  # fmt: skip
+
+
+@dataclass
+class Result:
+    """What a harness has done."""
+
+    harness: Harness
+    good: bool
+    seconds: float
+    counts: Counter[str] = field(default_factory=Counter)
+    tests: int = 0
+    skipped: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """How many of its unit."""
+        return self.counts[self.harness.unit]
+
+
+def simulate(settings: Settings, tell: Callable[[str], None]) -> Result:
+    """Run the histories here, for the sake of the progress."""
+    outcome = run(
+        settings, lambda o: tell(f"{o.histories:,} histories, {o.histories / o.seconds:,.0f}/s")
+    )
+    counts = Counter({"histories": outcome.histories, "steps": outcome.steps})
+    counts.update(outcome.counts)
+    failures = []
+    if outcome.failure is not None:
+        failures.append(f"{outcome.failure.text}: trex simulate --seed {outcome.failure.seed} -n 1")
+    failures += [f"too few: {name}" for name in outcome.missing()]
+    return Result(HARNESSES[0], not failures, outcome.seconds, counts, failures=failures)
+
+
+def pytest(
+    harness: Harness, sizes: Mapping[str, int], jobs: int, tell: Callable[[str], None]
+) -> Result:
+    """Run a harness's tests, and read what they counted."""
+    started = time.monotonic()
+    missing = [t for t in harness.tests if not (ROOT / t.partition("::")[0]).exists()]
+    if missing:
+        return Result(harness, False, 0.0, failures=[f"no such tests: {name}" for name in missing])
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        log.touch()
+        env = {**os.environ, **{f"TREX_{name}": str(size) for name, size in sizes.items()}}
+        env["TREX_PROVE_LOG"] = str(log)
+        command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider"]
+        if jobs > 1:
+            command += ["-n", str(jobs), "--dist=worksteal"]
+        with subprocess.Popen(
+            [*command, *harness.tests], cwd=ROOT, env=env, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        ) as process:  # fmt: skip
+            lines = _follow(process, log, harness, tell)
+        counts = read_counts(lines, log.read_text(encoding="utf-8").splitlines())
+    summary = Counter({
+        word: int(number)
+        for number, word in re.findall(r"(\d+) (passed|failed|errors?|skipped)\b", lines[-1])
+    })  # fmt: skip
+    failures = [line for line in lines if re.match(r"(FAILED|ERROR) ", line)]
+    return Result(
+        harness, process.returncode == 0, time.monotonic() - started, counts, summary["passed"],
+        summary["skipped"], failures,
+    )  # fmt: skip
+
+
+def _follow(
+    process: subprocess.Popen[str], log: Path, harness: Harness, tell: Callable[[str], None]
+) -> list[str]:
+    lines: list[str] = []
+    assert process.stdout is not None
+
+    def watch() -> None:
+        while process.poll() is None:
+            seen = read_counts([], log.read_text(encoding="utf-8").splitlines())
+            tell(f"{seen[harness.unit]:,} {harness.unit}" if seen[harness.unit] else "")
+            time.sleep(1.0)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    lines.extend(line.rstrip("\n") for line in process.stdout)
+    process.wait()
+    watcher.join()
+    return lines or [""]
+
+
+def read_counts(lines: Iterable[str], log: Iterable[str]) -> Counter[str]:
+    """Add up counters: the JSON lines of a log, and dicts of integers at the ends of lines."""
+    counts: Counter[str] = Counter()
+    for line in log:
+        counts.update(json.loads(line)["counts"])
+    for line in lines:
+        at = line.find("{")
+        if at < 0 or not line.endswith("}") or '"harness"' in line:
+            continue
+        try:
+            value = ast.literal_eval(line[at:])
+        except (ValueError, SyntaxError):
+            continue
+        if isinstance(value, dict) and all(type(number) is int for number in value.values()):
+            counts.update({str(name): number for name, number in value.items()})
+    return counts
+
+
+def bars(title: str, rows: list[tuple[str, float, str]]) -> str:
+    """Draw horizontal bars on a logarithmic scale, as SVG: name, value, label."""
+    from math import log10
+
+    rows = [row for row in rows if row[1] > 0]
+    most = max((log10(1 + value) for _, value, _ in rows), default=1.0)
+    width, left, step = 760, 170, 24
+    height = 44 + step * len(rows)
+    out = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
+            ' font-family="sans-serif" font-size="12">'
+        ),
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="8" y="20" font-size="14" font-weight="bold">{escape(title)}</text>',
+    ]
+    for number, (name, value, label) in enumerate(rows):
+        y = 36 + step * number
+        length = max(2.0, (width - left - 130) * log10(1 + value) / most)
+        colour = _COLOURS[number % 2]
+        out += [
+            f'<text x="{left - 8}" y="{y + 13}" text-anchor="end">{escape(name)}</text>',
+            f'<rect x="{left}" y="{y}" width="{length:.1f}" height="17" fill="{colour}"/>',
+            f'<text x="{left + length + 6:.1f}" y="{y + 13}">{escape(label)}</text>',
+        ]
+    return "\n".join([*out, "</svg>", ""])
+
+
+def report(results: list[Result], *, quick: bool, seconds: float) -> str:
+    """Write the plots and return the text of the report."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    counts = {result.harness.name: result.counts for result in results}
+    plots = {
+        "size": bars(
+            "How much was tried (logarithmic)",
+            [
+                (r.harness.name, r.size or r.tests,
+                 f"{r.size or r.tests:,} {r.harness.unit if r.size else 'tests'}")
+                for r in results
+            ],
+        ),
+        "time": bars(
+            "Seconds (logarithmic)",
+            [(r.harness.name, r.seconds, f"{r.seconds:,.0f} s") for r in results],
+        ),
+        "events": bars(
+            "What the histories went through (logarithmic)",
+            [(n, c, f"{c:,}") for n, c in sorted(counts.get("simulate", Counter()).items())],
+        ),
+    }  # fmt: skip
+    for name, svg in plots.items():
+        (OUT / f"{name}.svg").write_text(svg, encoding="utf-8")
+    servers = ", ".join(found.full for found in find_servers()) or "none"
+    good = all(result.good for result in results)
+    lines = [
+        "# The latest proof",
+        "",
+        "<!-- Written by `python -m tools.prove`. What it means: ../proof.md -->",
+        "",
+        (
+            f"{'Quick counts' if quick else 'Large counts'} (`make prove"
+            f"{' ARGS=--quick' if quick else ''}`),"
+            f" {time.strftime('%Y-%m-%d', time.gmtime())}, commit {_commit()},"
+            f" PostgreSQL {servers}, Python {platform.python_version()},"
+            f" {os.cpu_count()} cores, {seconds / 60:,.0f} minutes."
+            f" **{'Every harness passed.' if good else 'NOT every harness passed.'}**"
+        ),
+        "",
+        "| harness | what | tried | tests | seconds | |",
+        "|---|---|---:|---:|---:|---|",
+    ]
+    for r in results:
+        size = f"{r.size:,} {r.harness.unit}" if r.size else ""
+        tests = f"{r.tests}" + (f", {r.skipped} skipped" if r.skipped else "")
+        verdict = "passed" if r.good else "**failed**"
+        lines.append(
+            f"| {r.harness.name} | {r.harness.what} | {size} | {tests if r.tests else ''}"
+            f" | {r.seconds:,.1f} | {verdict} |"
+        )
+    for r in results:
+        lines += [f"\n{r.harness.name} failed:\n"] if r.failures else []
+        lines += [f"- `{failure[:160]}`" for failure in r.failures[:20]]
+    lines += ["", "![how much](size.svg)", "", "![time](time.svg)", "", "![events](events.svg)"]
+    lines += ["", "## What each has seen", ""]
+    for r in results:
+        if r.counts:
+            seen = ", ".join(f"{name} {count:,}" for name, count in sorted(r.counts.items()))
+            lines += [f"**{r.harness.name}**: {seen}", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _commit() -> str:
+    answer = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    return answer.stdout.strip() or "unknown"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the harnesses; return 0 when all of them passed."""
+    parser = argparse.ArgumentParser(prog="python -m tools.prove", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small counts, for minutes")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these; no report")
+    parser.add_argument("--scale", type=float, default=1.0, help="times the large counts")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the histories")
+    parser.add_argument("--list", action="store_true", help="say what there is, and end")
+    options = parser.parse_args(arguments)
+    if options.list:
+        for one in HARNESSES:
+            print(f"{one.name:14} {one.what}; large: {dict(one.full) or 'as in CI'}")
+        return 0
+    chosen = [one for one in HARNESSES if not options.only or one.name in options.only]
+    unknown = set(options.only or ()) - {one.name for one in HARNESSES}
+    if unknown:
+        parser.error(f"no such harness: {', '.join(sorted(unknown))}")
+    started = time.monotonic()
+    results: list[Result] = []
+    console = Console()
+    with Progress(
+        TextColumn("{task.description:<14}"), BarColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[more]}"), console=console,
+    ) as progress:  # fmt: skip
+        whole = progress.add_task("all", total=len(chosen), more="")
+        for harness in chosen:
+            task = progress.add_task(harness.name, total=None, more="")
+            result = _run(harness, options, lambda text, t=task: progress.update(t, more=text))  # type: ignore[misc]
+            results.append(result)
+            progress.remove_task(task)
+            progress.advance(whole)
+            console.print(_line(result), highlight=False)
+    seconds = time.monotonic() - started
+    if not options.only:
+        text = report(results, quick=options.quick, seconds=seconds)
+        (OUT / "report.md").write_text(text, encoding="utf-8")
+        console.print(f"Written: {(OUT / 'report.md').relative_to(ROOT)}")
+    return 0 if all(result.good for result in results) else 1
+
+
+def _run(harness: Harness, options: Any, tell: Callable[[str], None]) -> Result:
+    sizes = dict(harness.quick if options.quick else harness.full)
+    if not options.quick:
+        sizes = {name: max(1, round(size * options.scale)) for name, size in sizes.items()}
+    if not harness.tests:
+        histories = sizes["SIMULATE_HISTORIES"]
+        return simulate(Settings(histories, seed=options.seed, jobs=options.jobs), tell)
+    return pytest(harness, sizes, options.jobs, tell)
+
+
+def _line(result: Result) -> str:
+    size = f"{result.size:,} {result.harness.unit}" if result.size else f"{result.tests} tests"
+    told = f"{result.harness.name:14} {size}, {result.seconds:,.1f} s"
+    if result.good:
+        return f"[green]passed[/] {told}"
+    return "\n".join([f"[bold red]FAILED[/] {told}", *(f"  {f}" for f in result.failures[:5])])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
