@@ -39,6 +39,15 @@ AdapterFile = Annotated[
         help="TOML file that says where to deliver; without it nothing is delivered.",
     ),
 ]
+HandlersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--handlers",
+        envvar="TREX_HANDLERS",
+        metavar="MODULE:MAPPING",
+        help="Python callables by event type, for --box inbox, instead of an adapter.",
+    ),
+]
 Concurrency = Annotated[
     int, typer.Option("--concurrency", "-c", help="Deliveries under way at once.")
 ]
@@ -111,6 +120,7 @@ def _register_daemon(app: typer.Typer) -> None:
             trex daemon --adapter-config ledger.toml
             trex daemon --adapter-config ledger.toml --http 127.0.0.1:9464 -c 500
             trex daemon --no-listen --lease 2m --drain 90s
+            trex daemon --box inbox --handlers shop.events:HANDLERS -c 8
             """,
         ),
         rich_help_panel=PANEL,
@@ -118,6 +128,7 @@ def _register_daemon(app: typer.Typer) -> None:
     def daemon_command(
         instance: InstanceOption = "",
         adapter_config: AdapterFile = None,
+        handlers: HandlersOption = None,
         concurrency: Concurrency = 256,
         batch: Batch = 500,
         lease: Lease = None,
@@ -167,6 +178,7 @@ def _register_daemon(app: typer.Typer) -> None:
                 label_topic,
                 log_level,
                 _address(http),
+                handlers=handlers,
             )
             code = asyncio.run(daemon(program))
             if code:
@@ -194,6 +206,7 @@ def _register_backfill(app: typer.Typer) -> None:
     def backfill_command(
         instance: InstanceOption = "",
         adapter_config: AdapterFile = None,
+        handlers: HandlersOption = None,
         topic: Annotated[
             str | None,
             typer.Option("--topic", help="Only this topic; others are put back for some seconds."),
@@ -243,7 +256,13 @@ def _register_backfill(app: typer.Typer) -> None:
                 reach=_seconds(reach, 30.0),
             )
             program = _program(
-                key, conninfo(dsn_file, service), settings, adapter_config, label_topic, log_level
+                key,
+                conninfo(dsn_file, service),
+                settings,
+                adapter_config,
+                label_topic,
+                log_level,
+                handlers=handlers,
             )
             operator = (actor, reason) if include_retrying and actor and reason else None
             bar, progress = _progress_bar(as_json=json)
@@ -279,6 +298,7 @@ def _register_process(app: typer.Typer) -> None:
         ],
         instance: InstanceOption = "",
         adapter_config: AdapterFile = None,
+        handlers: HandlersOption = None,
         concurrency: Concurrency = 16,
         lease: Lease = None,
         box: BoxOption = "outbox",
@@ -305,7 +325,13 @@ def _register_process(app: typer.Typer) -> None:
                 reach=_seconds(reach, 30.0),
             )
             program = _program(
-                key, conninfo(dsn_file, service), settings, adapter_config, label_topic, log_level
+                key,
+                conninfo(dsn_file, service),
+                settings,
+                adapter_config,
+                label_topic,
+                log_level,
+                handlers=handlers,
             )
             code, counts = asyncio.run(run_once(program, correlation_id=correlation))
             if code not in _NOT_STARTED:
@@ -329,9 +355,11 @@ def _program(
     topics: list[str] | None,
     level: Literal["debug", "info", "warning", "error"],
     http: tuple[str, int] | None = None,
+    *,
+    handlers: str | None = None,
 ) -> Program:
     from trex_client.adapters.config import read_config
-    from trex_client.worker import Program, WorkerSettings
+    from trex_client.worker import Program, WorkerSettings, load_handlers
 
     assert isinstance(settings, WorkerSettings)  # noqa: S101
     return Program(
@@ -339,6 +367,7 @@ def _program(
         dsn=dsn,
         settings=settings,
         adapter=read_config(adapter_config),
+        handlers=load_handlers(handlers) if handlers else None,
         topics=tuple(topics or ()),
         level=level,
         http=http,

@@ -1,8 +1,8 @@
 """From a claim to the outcome that is recorded: all policy about external calls, and nothing else.
 
     certain                            send
-    uncertain, sink can be asked       look up by the same key: found -> completed; certainly absent
-                                       -> send; no answer -> as below if both say `idempotent`,
+    uncertain, sink can be asked       look up by the same key: found -> completed, or conflict if
+                                       what is booked isn't ours; certainly absent -> send; no answer -> as below if both say `idempotent`,
                                        else unknown, asked again later
     uncertain, both say `idempotent`   send again with the same key
     uncertain, neither                 park as unknown; only `resolve` leaves it
@@ -58,7 +58,8 @@ class Held:
 
     `received`: when it came. `deadline`: when its lease ends at the earliest by our monotonic
     clock: the time just before the call that gave or extended it, plus the lease. `started`: when
-    its delivery began. `overdue`: cancelled because it took too long.
+    its delivery began. `overdue`: cancelled because it took too long. `reported`: what a processor
+    recorded by itself.
     """
 
     claim: Claim
@@ -69,6 +70,7 @@ class Held:
     overdue: bool = False
     marked: bool = False
     context: DeliveryContext | None = None
+    reported: Report | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     @property
@@ -94,8 +96,9 @@ class Processor(Protocol):
     """Turns one claim into an outcome.
 
     That is a report for the worker to record, or, when it has recorded it in a transaction of its
-    own (a handler that writes to the same database), the result of that. A cancelled claim is given
-    back only while `held.context` is there and says that nothing was sent.
+    own (a handler that writes to the same database), the result of that; `held.reported` says what
+    it was. A cancelled claim is given back only while `held.context` is there and says that nothing
+    was sent.
     """
 
     async def process(self, held: Held, desk: Desk) -> Report | Recorded:
@@ -138,6 +141,9 @@ class AdapterProcessor:
             if self._adapter.can_lookup:
                 answer = await self._ask(held, desk)
                 if isinstance(answer, Found):
+                    if not answer.is_of(claim):
+                        # Somebody else's posting: ours isn't in the sink, and can't get there.
+                        return _report(claim, "conflict", "key_conflict")
                     return _delivered(
                         claim, Delivered(answer.reference, answer.snapshot), confirmed_by="lookup"
                     )
@@ -184,7 +190,7 @@ class AdapterProcessor:
             return NotSure("lookup_failed")
         if isinstance(answer, NotSure):
             return NotSure(_reason(answer.reason, "lookup_failed"))
-        if isinstance(answer, Found | Absent):
+        if isinstance(answer, Absent) or (isinstance(answer, Found) and answer.well_formed):
             return answer
         self._failed()
         return NotSure("response_invalid")

@@ -493,7 +493,7 @@ class Worker:
         elif outcome is not None:
             del self._held[held.key]
             delivered = outcome.state == "delivered"
-            report = Report(
+            report = held.reported or Report(
                 held.claim.message_id, held.claim.fence, "completed" if delivered else "retry"
             )
             self._settle_one(held, report, outcome, now)

@@ -19,6 +19,7 @@ from trex_client.migrate import MigrationError, require_known_schema
 from trex_client.postgres import PostgresClient
 from trex_client.telemetry import Alert, Event, Level, Telemetry, webhook_poster
 from trex_client.worker.delivery import AdapterProcessor
+from trex_client.worker.handlers import MOST_CONNECTIONS, HandlerProcessor
 from trex_client.worker.health import HealthServer
 from trex_client.worker.link import connector
 from trex_client.worker.loop import Worker
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from trex_client.adapters.base import Adapter
     from trex_client.worker.delivery import Processor
+    from trex_client.worker.handlers import Handler, Steps
 
 _STUCK_AFTER = 30.0
 
@@ -66,6 +68,7 @@ class Program:
         dsn: libpq connection string; '' is libpq's variables.
         settings: see `WorkerSettings`.
         adapter: the adapter's settings; None reads the file that `TREX_ADAPTER_CONFIG` names.
+        handlers: by event type, instead of an adapter; only for the inbox.
         topics: topics that may be named in logs and metrics.
         level: what is logged at least.
         http: host and port of health and metrics; None is off.
@@ -79,6 +82,7 @@ class Program:
     dsn: str = field(repr=False)
     settings: WorkerSettings = field(default_factory=WorkerSettings)
     adapter: Mapping[str, Any] | None = field(default=None, repr=False)
+    handlers: Mapping[str, Handler | Steps] | None = field(default=None, repr=False)
     topics: tuple[str, ...] = ()
     level: Level = "info"
     http: tuple[str, int] | None = None
@@ -95,6 +99,8 @@ class Program:
         """
         require_instance_key(self.instance_key)
         connector(self.dsn, self.instance_key)
+        if self.handlers is not None and self.settings.box != "inbox":
+            raise InvalidArgument("handlers are for the inbox")
         return build_adapter(self.instance_key, self.adapter)
 
     def telemetry(self) -> Telemetry:
@@ -219,10 +225,15 @@ def is_ready(worker: Worker) -> bool:
 
 
 def _worker(program: Program, telemetry: Telemetry, adapter: Adapter, plan: Plan) -> Worker:
-    processor: Processor = AdapterProcessor(
-        program.instance_key, adapter, telemetry, program.runtime
-    )
     connect = connector(program.dsn, program.instance_key, prepare=program.settings.listen)
+    processor: Processor
+    if program.handlers is None:
+        processor = AdapterProcessor(program.instance_key, adapter, telemetry, program.runtime)
+    else:
+        size = min(MOST_CONNECTIONS, program.settings.concurrency)
+        processor = HandlerProcessor(
+            program.instance_key, program.handlers, connect, telemetry, size=size
+        )
     return Worker(
         program.settings,
         connect=connect,
