@@ -130,7 +130,9 @@ def test_d4_no_deadlock_in_any_order(postgres: PostgresBackend, ordered: bool) -
 @pytest.mark.criterion("ac-0031")
 @pytest.mark.parametrize("settings", ["", "set enable_hashjoin = off; set enable_mergejoin = off"],
                          ids=["default", "nested loops"])  # fmt: skip
-def test_d5_sixteen_claimers_with_stale_statistics(postgres: PostgresBackend, settings: str) -> None:
+def test_d5_sixteen_claimers_with_stale_statistics(
+    postgres: PostgresBackend, settings: str
+) -> None:
     """Analyzed while there was one row; then three thousand arrive. Nobody gets more than the
     limit, no row is given twice, and every row that was returned is the caller's in the table."""
     postgres.uncompared()
