@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from trex_client.cli import make_app
 from trex_client.simulate import PolicyNotFound, Settings, load_policy, run
 
 HERE = "tests.py.simulation.policies"
@@ -88,4 +90,4 @@ def test_the_command_shortens_and_says_how_to_play_it_again() -> None:
      ["--steps", "0"]],
 )  # fmt: skip
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
-    assert simulate(*arguments).returncode == 2
+    assert CliRunner().invoke(make_app(), ["simulate", *arguments]).exit_code == 2
