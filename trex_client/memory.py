@@ -2336,7 +2336,7 @@ class MemoryKernel:
                 raise EndedOtherwise
             fence = db.receipt[key].fence
             return Recorded(message_id, fence, "already_recorded", "delivered", False, None)
-        if row.parked not in ("unknown", "conflict"):
+        if row.parked is None or (row.parked not in ("unknown", "conflict") and not row.uncertain):
             raise Forbidden
         detail: dict[str, object] = {
             "resolution": resolution,

@@ -197,6 +197,7 @@ class SchemaState:
         pending: migrations of this release that aren't recorded.
         unknown: recorded migrations that this release doesn't know.
         replay_needed: the functions aren't those of this release, or a migration came after them.
+        incomplete: a migration came after the functions, or there never were any.
         drifted: signatures of functions changed, missing or added since the last replay.
     """
 
@@ -204,6 +205,7 @@ class SchemaState:
     pending: tuple[str, ...]
     unknown: tuple[str, ...]
     replay_needed: bool
+    incomplete: bool
     drifted: tuple[str, ...]
 
 
@@ -315,7 +317,7 @@ def schema_state(conn: psycopg.Connection[Any], *, root: Path | None = None) -> 
         raise SchemaOutdated(advice="run trex migrate")
     if not has_function:
         # Numbered files were applied by plain yoyo and no function was ever replayed.
-        return SchemaState((), (), (), True, ())
+        return SchemaState((), (), (), True, True, ())
     migrations, recorded, outdated, drifted = _row(
         conn,
         "select s.migrations, s.release, s.replayed_at < s.migrated_at, s.drifted"
@@ -327,12 +329,16 @@ def schema_state(conn: psycopg.Connection[Any], *, root: Path | None = None) -> 
         pending=tuple(name for name in known if name not in applied),
         unknown=tuple(name for name in applied if name not in known),
         replay_needed=recorded != release.function_release or outdated is not False,
+        incomplete=outdated is not False,
         drifted=tuple(drifted),
     )
 
 
 def require_known_schema(conn: psycopg.Connection[Any], *, root: Path | None = None) -> None:
-    """Refuse to work on a schema that isn't exactly this release's. Programs call it at start.
+    """Refuse to work on a schema that this release doesn't know. Programs call it at start.
+
+    Functions of another release on the same migrations are fine: while a release is rolled out, old
+    programs go on, and start again, beside new ones.
 
     Raises:
         UnknownSchema: the database is newer.
@@ -343,7 +349,7 @@ def require_known_schema(conn: psycopg.Connection[Any], *, root: Path | None = N
         raise UnknownSchema(*state.unknown, advice="upgrade this program")
     if state.pending:
         raise SchemaOutdated(*state.pending, advice="run trex migrate")
-    if state.replay_needed:
+    if state.incomplete:
         raise SchemaOutdated("functions.psql", advice="run trex migrate")
 
 

@@ -161,7 +161,7 @@ INVARIANTS: dict[str, str] = {
                 and a.action = 'resolve' and a.detail ->> 'parked' = o.state
         )
     """,
-    "I14 other parked states are left by redrive only": """
+    "I14 other parked states are left by an operator only": """
         select o.instance_key, o.message_id, o.state, count(*)
         from trex.outcome o
         left join trex.delivery d using (instance_key, message_id)
@@ -170,7 +170,7 @@ INVARIANTS: dict[str, str] = {
         having count(*) > (d.parked is not distinct from o.state)::integer + (
             select count(*) from trex.audit a
             where (a.instance_key, a.message_id) = (o.instance_key, o.message_id)
-                and a.action = 'redrive' and a.detail ->> 'parked' = o.state
+                and a.action in ('redrive', 'resolve') and a.detail ->> 'parked' = o.state
         )
     """,
     "I14 an uncertain message is never called failed": """

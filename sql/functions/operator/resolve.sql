@@ -1,5 +1,5 @@
--- The only way out of unknown and conflict: somebody looked at the ledger and says what is
--- there, with evidence. A claim can't be open here, so nothing a worker reports can cross it.
+-- The only way out of unknown and conflict, and of doubt about a message refused for good: somebody
+-- looked at the ledger and says what is there, with evidence. A claim can't be open here, so nothing a worker reports can cross it.
 create or replace function trex.resolve(
     p_instance_key text,
     p_message_id bigint,
@@ -64,8 +64,8 @@ begin
         end if;
         return row(p_message_id, v_fence, 'already_recorded', 'delivered', false, null)::trex.recorded;
     end if;
-    if v_row.parked is null or v_row.parked not in ('unknown', 'conflict') then
-        perform trex._raise('TX423', 'only a message parked as unknown or conflict');
+    if v_row.parked is null or (v_row.parked not in ('unknown', 'conflict') and not v_row.uncertain) then
+        perform trex._raise('TX423', 'only a message parked as unknown or conflict, or uncertain');
     end if;
 
     perform trex._audit(
@@ -116,16 +116,16 @@ revoke all on function trex.resolve(text, bigint, text, text, text, text, text) 
 grant execute on function trex.resolve(text, bigint, text, text, text, text, text) to trex_operator;
 
 comment on function trex.resolve(text, bigint, text, text, text, text, text) is
-'Says what became of a message that is parked as unknown or conflict.
+'Says what became of a message that is parked as unknown or conflict, or parked and uncertain.
 Arguments:
-  p_message_id: the message; p_resolution: delivered, the ledger has it; resend, the ledger doesn''t
-    have it and shall get it, due now with a fresh
-    allowance; abandon, it shall not get it, parked as permanent
+  p_message_id: the message
+  p_resolution: delivered, the ledger has it; resend, the ledger doesn''t have it and shall get it, due
+    now with a fresh allowance; abandon, it shall not get it, parked as permanent
   p_evidence: what was seen, 1 to 1000 characters; p_actor: a key; p_reason: 1 to 1000 characters
   p_reference: the ledger''s own reference, a key, only for delivered
 Returns: one recorded: status recorded, or already_recorded for delivered when it is delivered
   already; the state now
-Errors: TX400; TX503; TX403; TX404 no such message here; TX410 it was delivered; TX423 not parked as
-  unknown or conflict
+Errors: TX400; TX503; TX403; TX404 no such message here; TX410 it was delivered; TX423 neither
+  parked as unknown or conflict nor parked and uncertain
 Locks: the lane of its ordering key, then the live rows of that key and the message, in id order
 Idempotent: delivered is; a repeated resend or abandon answers TX423';

@@ -212,3 +212,27 @@ def test_resolve_is_for_unknown_and_conflict_only(backend: Backend, shop: Trex) 
             with pytest.raises(Forbidden):
                 shop.resolve(message_id, resolution, evidence="e", **WHO)
     assert backend.dump() == before
+
+
+@pytest.mark.criterion("ac-0033")
+@pytest.mark.parametrize(
+    ("resolution", "state"),
+    [("delivered", "delivered"), ("resend", "ready"), ("abandon", "permanent")],
+)
+def test_resolve_ends_the_doubt_about_a_message_refused_for_good(
+    backend: Backend, shop: Trex, resolution: Resolution, state: str
+) -> None:
+    """An attempt timed out, the next was refused: nobody knows of the first but an operator."""
+    message_id = shop.enqueue(
+        "t", "k", {}, account="a", currency="USD", cash_delta=1, effect_policy="lookup"
+    ).message_id
+    shop.mark_unknown(message_id, shop.claim("w")[0].fence, reason="timeout")
+    backend.advance(4000)
+    shop.fail(message_id, shop.claim("w")[0].fence, reason="rejected")
+    assert shop.status(message_id).uncertain
+    assert shop.pending_cash_delta()[0].uncertain == 1
+    assert shop.resolve(message_id, resolution, evidence="seen", **WHO).state == state
+    assert not shop.status(message_id).uncertain
+    assert [row.uncertain for row in shop.pending_cash_delta()] == (
+        [] if state == "delivered" else [0]
+    )
