@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
@@ -67,6 +68,9 @@ async def _run(
         )
     )
     telemetry.own_process(asyncio.get_running_loop())
+    # uvicorn drains at a signal and raises it again at the end: to end well is all that is left.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
     async with AsyncExitStack() as stack:
         if http is not None:
             health = HealthServer(*http, telemetry=telemetry, ready=lambda: server.started)
