@@ -168,7 +168,7 @@ def _register_calls(group: typer.Typer) -> None:
         "event",
         """
         trex inbox event 4711
-        trex inbox event 4711 --json | jq -r .raw | base64 -d > body.json
+        trex inbox event 4711 --json > event.json
         """,
     )
     def event(calls: AllCalls, message_id: MessageId) -> Call[Any]:
