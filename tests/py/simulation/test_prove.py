@@ -33,11 +33,11 @@ def test_the_tests_of_a_harness_exist(harness: prove.Harness) -> None:
 
 def test_counts_are_read_from_json_and_from_dicts() -> None:
     counts = prove.read_counts(
-        ["seed 1: {'steps': 5, 'claims': 2}", "noise {", "{'a': 'b'}", "x {'steps': 1} y",
-         "{1: 2}"],
+        ["seed 1: {'steps': 5, 'claims': 2}", "noise {", "{'a': 'b'}", "kills 3, {'steps': 1} y",
+         '{"harness": "h", "counts": {"steps": 10}}'],
         ['{"harness": "h", "counts": {"steps": 10}, "seconds": 1}'],
     )  # fmt: skip
-    assert counts == {"steps": 15, "claims": 2, "1": 2}
+    assert counts == {"steps": 16, "claims": 2, "kills": 3}
 
 
 def test_the_report_tells_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
