@@ -1,0 +1,57 @@
+"""Every fault of the list is found, by a test that passes on the true schema.
+
+The report is printed; `python -m tests.py.mutants` writes it to docs/proof/mutants.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import VERSIONS
+from tests.py.mutants.kills import KILLS, Rig
+from tests.py.mutants.mutants import CANT_APPLY, MUTANTS
+from tests.py.mutants.run import REPORT, find, kill, patched
+
+if TYPE_CHECKING:
+    from tests.support.databases import Database, Server
+
+pytestmark = pytest.mark.criterion("ac-0064")
+
+
+def test_the_true_schema_passes(pg_db: Database) -> None:
+    admin = pg_db.connect()
+    for function in KILLS.values():
+        function(Rig(pg_db, admin))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_found(request: pytest.FixtureRequest, mutant: Any) -> None:
+    server: Server = request.getfixturevalue(f"server_{VERSIONS[0]}")
+    template = request.getfixturevalue(f"template_{VERSIONS[0]}").template_dbname
+    death = kill(server, template, mutant)
+    assert death, f"{mutant.name} lives: {mutant.kills} found nothing"
+    print(f"{mutant.name} | {death.kill}: {death.how}")
+
+
+def test_every_kill_is_needed() -> None:
+    assert {name for mutant in MUTANTS for name in mutant.kills} == set(KILLS)
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_patches_apply() -> None:
+    for mutant in MUTANTS:
+        assert patched(mutant)
+
+
+def test_the_report_names_every_mutant() -> None:
+    text = REPORT.read_text(encoding="utf-8")
+    for mutant in MUTANTS:
+        assert f"| {mutant.name} | `{mutant.kills[0]}`" in text, mutant.name
+    for name in CANT_APPLY:
+        assert f"| {name} |" in text, name
+
+
+def test_no_mutation_is_no_death(pg_db: Database) -> None:
+    assert find(pg_db, "late_complete") is None
