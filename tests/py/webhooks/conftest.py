@@ -86,15 +86,15 @@ def serving(app: ASGIApp) -> Iterator[str]:
 
 @dataclass
 class Sender:
-    """Sends to one server; `clock` is the server's, moved by `shift` seconds."""
+    """Sends to one server; `frozen` is what the server's clock says, None: the time."""
 
     url: str
     log: io.StringIO
     telemetry: Telemetry
-    shift: list[float] = field(default_factory=lambda: [0.0])
+    frozen: list[float | None] = field(default_factory=lambda: [None])
 
     def now(self) -> float:
-        return time.time() + self.shift[0]
+        return time.time() if self.frozen[0] is None else self.frozen[0]
 
     def send(
         self,
@@ -112,7 +112,7 @@ class Sender:
 
     def stripe(self, body: str, secret: str = "NEW", at: int | None = None) -> str:
         """The header as the official library makes it."""
-        when = int(time.time()) if at is None else at
+        when = int(self.now()) if at is None else at
         return str(stripe.WebhookSignature.generate_signature_header(body, SECRETS[secret], when))
 
     def signed(self, body: str, path: str = "/stripe/main", **how: Any) -> httpx.Response:
@@ -121,7 +121,7 @@ class Sender:
     def standard(
         self, body: str, event_id: str = "msg_1", secret: str = "STD", at: float | None = None
     ) -> list[tuple[str, str]]:
-        when = datetime.fromtimestamp(int(time.time() if at is None else at), UTC)
+        when = datetime.fromtimestamp(int(self.now() if at is None else at), UTC)
         signature = Webhook(SECRETS[secret]).sign(event_id, when, body)
         return [
             ("webhook-id", event_id),
@@ -142,16 +142,16 @@ class Sender:
 def sender(database: Database, **options: Any) -> Iterator[Sender]:
     log = io.StringIO()
     telemetry = Telemetry(KEY, stream=log)
-    shift = [0.0]
+    frozen: list[float | None] = [None]
     app = webhook_app(
         options.pop("config", None) or config(),
         options.pop("dsn", None) or database.dsn("app"),
         telemetry=telemetry,
-        clock=lambda: time.time() + shift[0],
+        clock=lambda: time.time() if frozen[0] is None else frozen[0],
         **options,
     )
     with serving(app) as url:
-        yield Sender(url, log, telemetry, shift)
+        yield Sender(url, log, telemetry, frozen)
     for text in (log.getvalue(), telemetry.render().decode()):
         for secret in ("canary", "acct_", "evt_", *SECRETS.values()):
             assert secret not in text
