@@ -164,6 +164,7 @@ async def test_connections_to_the_server_are_cut_and_stalled(new_db, ledger_db, 
         with daemons(tmp_path, dsn, server.adapter_config()) as group:
             daemon = group.start(*SETTINGS)
             for round_number in range(8):
+                await until(lambda: between.writers)
                 await asyncio.sleep(0.3)
                 between.stalled = round_number % 2 == 1
                 await asyncio.sleep(0.2)
