@@ -240,7 +240,7 @@ def test_the_database_decides_between_processes(pg_db, shop, rows):
 
 def test_nothing_is_acknowledged_that_is_not_stored(pg_db, shop, rows):
     admin = pg_db.connect()
-    with sender(pg_db, connections=1, store_timeout=0.5) as hooks:
+    with sender(pg_db, connections=1) as hooks:
         for setting in ("default_transaction_read_only = on", "statement_timeout = '200ms'"):
             name = setting.split(" ", 1)[0]
             blocker = pg_db.connect(autocommit=False)
@@ -263,6 +263,17 @@ def test_nothing_is_acknowledged_that_is_not_stored(pg_db, shop, rows):
         assert hooks.signed(BODY).status_code == 503
         shop.bind("trex_test_app", actor="test", reason="test")
         assert hooks.result("not_stored") == 3
+        assert hooks.signed(BODY).json() == {"deduplicated": False}
+
+
+def test_too_slow_is_not_stored(pg_db, shop, rows):
+    blocker = pg_db.connect(autocommit=False)
+    blocker.execute("lock table trex.inbox_event in access exclusive mode")
+    with sender(pg_db, store_timeout=0.5) as hooks:
+        assert hooks.signed(BODY).status_code == 503
+    blocker.rollback()
+    assert rows() == []
+    with sender(pg_db) as hooks:
         assert hooks.signed(BODY).json() == {"deduplicated": False}
 
 
