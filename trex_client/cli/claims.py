@@ -1,7 +1,5 @@
 """Claim messages and say what became of them: what a worker does, by hand or from a script."""
 
-# ruff: noqa: TC001, TC003 - Typer reads annotations when it runs
-
 from __future__ import annotations
 
 import json

@@ -1,7 +1,5 @@
 """Check a live database."""
 
-# ruff: noqa: TC001 - Typer reads annotations when it runs
-
 from __future__ import annotations
 
 import typer

@@ -1,7 +1,5 @@
 """Bring movements in from a file."""
 
-# ruff: noqa: TC003 - Typer reads annotations when it runs
-
 from __future__ import annotations
 
 import csv

@@ -1,7 +1,5 @@
 """Instances: who owns messages, under which policy, and which database roles act for them."""
 
-# ruff: noqa: TC001, TC003 - Typer reads annotations when it runs
-
 from __future__ import annotations
 
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """What operators do. Each act names its actor and reason, and leaves a row in trex.audit."""
 
-# ruff: noqa: TC001, TC003 - Typer reads annotations when it runs
-
 from __future__ import annotations
 
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Write movements and read what isn't delivered."""
 
-
-
 from __future__ import annotations
 
 import sys

@@ -1,7 +1,5 @@
 """Bring the schema up to date."""
 
-
-
 from __future__ import annotations
 
 from typing import Annotated

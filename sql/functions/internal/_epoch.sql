@@ -25,8 +25,9 @@ $$;
 
 -- For claims: _durable, _enter, and the epoch as it is, null when it has to rise first. Returns a
 -- record (instance trex.instance, epoch bigint).
-create or replace function trex._enter_worker(p_instance_key text)
-returns record
+create or replace function trex._enter_worker(
+    p_instance_key text, out instance trex.instance, out epoch bigint
+)
 language plpgsql
 volatile
 security invoker
@@ -50,6 +51,7 @@ begin
     if not found then
         perform trex._enter(p_instance_key);
     end if;
-    return v_entered;
+    instance := v_entered.instance;
+    epoch := v_entered.epoch;
 end
 $$;

@@ -1,5 +1,6 @@
--- The only way out of unknown and conflict, and of doubt about a message refused for good: somebody
--- looked at the ledger and says what is there, with evidence. A claim can't be open here, so nothing a worker reports can cross it.
+-- The only way out of unknown and conflict, and of doubt about a message refused for good:
+-- somebody looked at the ledger and says what is there, with evidence. A claim can't be open
+-- here, so nothing a worker reports can cross it.
 create or replace function trex.resolve(
     p_instance_key text,
     p_message_id bigint,
@@ -119,7 +120,8 @@ comment on function trex.resolve(text, bigint, text, text, text, text, text) is
 'Says what became of a message that is parked as unknown or conflict, or parked and uncertain.
 Arguments:
   p_message_id: the message
-  p_resolution: delivered, the ledger has it; resend, the ledger doesn''t have it and shall get it, due
+  p_resolution: delivered, the ledger has it; resend, the ledger doesn''t have it and shall get it,
+    due
     now with a fresh allowance; abandon, it shall not get it, parked as permanent
   p_evidence: what was seen, 1 to 1000 characters; p_actor: a key; p_reason: 1 to 1000 characters
   p_reference: the ledger''s own reference, a key, only for delivered

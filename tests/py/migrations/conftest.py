@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003 - dataclass fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
