@@ -342,6 +342,10 @@ create index audit_message on trex.audit (instance_key, message_id, audit_id);
 
 -- Results of the public functions.
 
+-- What a worker's call needs to know of its instance, in one look-up; epoch is null when it has
+-- to be raised.
+create type trex.entered as (instance trex.instance, epoch bigint);
+
 create type trex.enqueued as (message_id bigint, status text);
 
 create type trex.claimed as (

@@ -25,15 +25,14 @@ $$;
 
 -- For claims: _durable, _enter, and the epoch as it is, null when it has to rise first. Returns a
 -- record (instance trex.instance, epoch bigint).
-create or replace function trex._enter_worker(
-    p_instance_key text, out instance trex.instance, out epoch bigint
-)
+create or replace function trex._enter_worker(p_instance_key text)
+returns trex.entered
 language plpgsql
 volatile
 security invoker
 as $$
 declare
-    v_entered record;
+    v_entered trex.entered;
 begin
     if current_setting('transaction_read_only') = 'on'
         or current_setting('synchronous_commit') = 'off'
@@ -51,7 +50,6 @@ begin
     if not found then
         perform trex._enter(p_instance_key);
     end if;
-    instance := v_entered.instance;
-    epoch := v_entered.epoch;
+    return v_entered;
 end
 $$;

@@ -35,7 +35,7 @@ set enable_mergejoin = off
 as $$
 declare
     v_hint text;
-    v_entered record;
+    v_entered trex.entered;
     v_instance trex.instance;
     v_lease interval;
     v_epoch bigint;
