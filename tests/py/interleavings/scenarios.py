@@ -701,6 +701,58 @@ RESOLVE = Scenario(
 )
 
 
+MACHINE = """{
+    "states": {
+        "open": {"owner": "shop", "longest_stay": 60, "next_action": "close", "alert": "open"},
+        "closed": {"final": true}
+    },
+    "transitions": [
+        {"event": "open", "to": "open", "roles": ["buyer"]},
+        {"from": "open", "event": "close", "to": "closed", "roles": ["buyer"]}
+    ]
+}"""
+
+
+def transition(event: str, version: int, operation: str, *, begin: bool = True) -> Maker:
+    return do(
+        "select to_jsonb(trex.transition(%s, 'm', 'e', %s, %s, %s, 'ann', 'buyer', 'why'))",
+        event,
+        version,
+        operation,
+        begin=begin,
+    )
+
+
+def transitions_setup(run: Run) -> None:
+    run.sql("select trex.machine_load(%s, 'm', %s, 'me', 'why')", run.key, MACHINE)
+    run.sql(
+        "select (trex.transition(%s, 'm', 'e', 'open', 0, 'op-1', 'ann', 'buyer', 'why')).status",
+        run.key,
+    )
+
+
+def transitions_check(run: Run) -> None:
+    committed = [row for session in "abc" for row in run.got(session, 0)]
+    applied = [row for row in committed if row["status"] == "applied"]
+    assert len(applied) == 1, f"one version left twice: {committed}"
+    audit = run.admin("select count(*) from trex.operation where instance_key = %s", run.key)
+    assert audit == [(2,)]
+
+
+TRANSITIONS = Scenario(
+    "transitions",
+    {
+        "a": [transition("close", 1, "op-2"), "commit"],
+        "b": [transition("close", 1, "op-2"), "commit"],
+        "c": [transition("close", 1, "op-3"), "commit"],
+    },
+    transitions_setup,
+    transitions_check,
+    {"applied": 100, "replayed": 30, "TX412": 100, "lock waits": 80},
+    allowed=frozenset({"TX412"}),
+)
+
+
 def deadlock_setup(run: Run) -> None:
     run.enqueue("x1", ordering_key="x")
     run.enqueue("y1", ordering_key="y")
@@ -798,6 +850,7 @@ SCENARIOS: dict[str, Scenario] = {
         BATCHES,
         RESOLVE,
         RECEIVES,
+        TRANSITIONS,
         ENQUEUES,
         ENQUEUES_MANY,
         redrive_scenario("block"),

@@ -7,7 +7,7 @@ random programs. By hand: `python -m tests.py.interleavings --help`.
 
 from __future__ import annotations
 
-import os
+import time
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -25,14 +25,15 @@ from tests.py.interleavings.scenarios import (
     named,
     random_scenario,
 )
+from tests.support.counts import emit, scale
 from tests.support.interleavings import Explorer, Run, Scenario, ScheduleError
 
 if TYPE_CHECKING:
     from tests.support.databases import Database
 
-MOST = int(os.environ.get("TREX_SCHEDULES", "40"))
-SEED = int(os.environ.get("TREX_SCHEDULE_SEED", "1"))
-PROGRAMS = int(os.environ.get("TREX_PROGRAMS", "16"))
+MOST = scale("SCHEDULES", 40)
+SEED = scale("SCHEDULE_SEED", 1)
+PROGRAMS = scale("PROGRAMS", 16)
 
 pytestmark = [
     pytest.mark.criterion("ac-0029"),
@@ -45,22 +46,26 @@ pytestmark = [
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_order(pg_db: Database, name: str) -> None:
     explorer = Explorer(pg_db)
+    started = time.monotonic()
     totals = explorer.explore(SCENARIOS[name], MOST, SEED)
-    print(f"PostgreSQL {pg_db.version} {name}: {dict(totals)}")
+    seen = {"schedules": totals["schedules"], **totals}
+    seconds = time.monotonic() - started
+    emit("interleavings", seen, seconds=seconds, scenario=name, version=pg_db.version)
     assert totals["40P01"] == 0
 
 
 def test_random_programs(pg_db: Database) -> None:
     explorer = Explorer(pg_db)
-    counts = 0
+    started = time.monotonic()
     for number in range(PROGRAMS):
         made = random_scenario(SEED * 1_000_000 + number)
-        counts += explorer.explore(made, 6, SEED)["schedules"]
+        explorer.explore(made, 6, SEED)
     sums = {
         what: sum(totals[what] for totals in explorer.totals.values())
-        for what in ("recorded", "claims", "lock waits", "drained", "redriven", "extended")
+        for what in ("schedules", "recorded", "claims", "lock waits", "drained", "redriven")
     }
-    print(f"PostgreSQL {pg_db.version}: {counts} schedules of random programs, {sums}")
+    seconds = time.monotonic() - started
+    emit("interleavings", sums, seconds=seconds, scenario="random", version=pg_db.version)
     assert all(sums.values())
 
 

@@ -574,9 +574,9 @@ MUTANTS: tuple[Mutant, ...] = (
 
 CANT_APPLY: dict[str, str] = {
     "counters outside the transaction": (
-        "no SQL counter is outside of one: PostgreSQL has no autonomous transactions, and the"
-        " counters in the database are columns of the rows they count; the counters of workers are"
-        " Python and are killed in tests/py/telemetry and tests/py/worker"
+        "no counter of the SQL is outside of one: PostgreSQL has no autonomous transactions, and"
+        " the counters are columns of the rows they count; those of the workers are Python, and"
+        " tests/py/worker and tests/py/telemetry compare them with the rows"
     ),
 }
 """Entries of the list that no patch of the SQL can express, and why."""

@@ -1,10 +1,11 @@
 """Every fault of the list is found, by a test that passes on the true schema.
 
-The report is printed; `python -m tests.py.mutants` writes it to docs/proof/mutants.md.
+`python -m tests.py.mutants` writes it to docs/proof/mutants.md.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.conftest import VERSIONS
 from tests.py.mutants.kills import KILLS, Rig
 from tests.py.mutants.mutants import CANT_APPLY, MUTANTS
 from tests.py.mutants.run import REPORT, find, kill, patched
+from tests.support.counts import emit
 
 if TYPE_CHECKING:
     from tests.support.databases import Database, Server
@@ -30,9 +32,11 @@ def test_the_true_schema_passes(pg_db: Database) -> None:
 def test_mutant_is_found(request: pytest.FixtureRequest, mutant: Any) -> None:
     server: Server = request.getfixturevalue(f"server_{VERSIONS[0]}")
     template = request.getfixturevalue(f"template_{VERSIONS[0]}").template_dbname
+    started = time.monotonic()
     death = kill(server, template, mutant)
     assert death, f"{mutant.name} lives: {mutant.kills} found nothing"
-    print(f"{mutant.name} | {death.kill}: {death.how}")
+    seconds = time.monotonic() - started
+    emit("mutants", {"mutants": 1}, seconds=seconds, mutant=mutant.name, found_by=death.kill)
 
 
 def test_every_kill_is_needed() -> None:
