@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 RESULTS = (
     "select result, reference, balance, version from ledger.post(%s, %s, %s, %s, %s, %s, %s, %s)"
 )
-LOOKUP = "select found, reference, balance, version from ledger.lookup(%s)"
+LOOKUP = (
+    "select found, reference, balance, version,"
+    " (account, currency, amount) is not distinct from (%s::text, %s::text, %s::numeric)"
+    " from ledger.lookup(%s)"
+)
 
 
 def deliver(client: PostgresClient, ledger: psycopg.Connection[Any], claim: Claim) -> str:
@@ -32,9 +36,14 @@ def deliver(client: PostgresClient, ledger: psycopg.Connection[Any], claim: Clai
     key = wire_key(client.instance_key, claim.box, claim.idempotency_key)
     if claim.uncertain:
         # An earlier attempt may have arrived: ask before anything is sent again.
-        found, reference, balance, version = ledger.execute(LOOKUP, (key,)).fetchone() or (
-            [None] * 4
+        asked = (claim.account, claim.currency, claim.cash_delta, key)
+        found, reference, balance, version, ours = ledger.execute(LOOKUP, asked).fetchone() or (
+            [None] * 5
         )
+        if found and not ours:
+            # Somebody else has used the key; our movement isn't in the ledger.
+            client.conflict(message, fence)
+            return "conflict"
         if found:
             client.complete(
                 message, fence, reference=reference, confirmed_by="lookup",

@@ -10,7 +10,8 @@
                 yield Rig(adapter, effects=sink.count, faults={"unavailable": sink.refuse_next})
 
 pytest finds the tests by the name of your class; no plugin is needed. A fault that your sink can't
-show is left out of `faults`, and its tests are skipped.
+show is left out of `faults`, and its tests are skipped. An adapter whose look-up states account,
+currency or amount needs `cash`: what your sink books for a payload.
 """
 
 # ruff: noqa: S101 - these are tests
@@ -18,6 +19,7 @@ show is left out of `faults`, and its tests are skipped.
 from __future__ import annotations
 
 import asyncio
+import io
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -62,12 +64,14 @@ class Rig:
         effects: how many effects the sink has for a wire key.
         faults: how to make the sink misbehave.
         payload: makes a payload of a number; two numbers are two contents.
+        cash: account, currency and amount of that payload's message; None moves no cash.
     """
 
     adapter: Adapter
     effects: Callable[[str], Awaitable[int]]
     faults: Mapping[Fault, Callable[[], Awaitable[Any]]] = field(default_factory=dict)
     payload: Callable[[int], str] = lambda number: f'{{"amount": "{number}.00", "currency": "USD"}}'
+    cash: Callable[[int], tuple[str, str, Decimal]] | None = None
 
 
 def make_claim(
@@ -102,6 +106,20 @@ def make_claim(
         "enqueued_at": now,
     }
     return Claim(**{**values, **changes})
+
+
+class _Desk:
+    """A worker that has time and loses no claim."""
+
+    def may_send(self, _: object) -> bool:
+        return True
+
+    async def mark_sent(self, _: object) -> bool:
+        return True
+
+    async def pause(self, _: object, seconds: float) -> bool:
+        await asyncio.sleep(seconds)
+        return True
 
 
 class AdapterContract:
@@ -208,6 +226,39 @@ class AdapterContract:
 
         self._run(check)
 
+    def test_a_look_up_knows_our_content(self) -> None:
+        async def check(rig: Rig) -> None:
+            if not rig.adapter.can_lookup:
+                return
+            _, context = await self._deliver(rig)
+            found = await rig.adapter.lookup(context.wire_key)
+            assert isinstance(found, Found)
+            assert found.well_formed
+            assert found.is_of(self._claim(rig, attempt=2, fence=2))
+            assert await self._settle(rig, attempt=2, fence=2) == ("completed", "unspecified")
+
+        self._run(check)
+
+    def test_foreign_content_under_our_key_is_never_our_delivery(self) -> None:
+        """Somebody else's posting has our key, our first answer is lost, and we ask."""
+
+        async def check(rig: Rig) -> None:
+            if not rig.adapter.can_lookup:
+                return
+            _, context = await self._deliver(rig, number=2)
+            found = await rig.adapter.lookup(context.wire_key)
+            assert isinstance(found, Found)
+            if not found.states_content:
+                return
+            if rig.adapter.policy == "idempotent" and "lost_answer" in rig.faults:
+                await rig.faults["lost_answer"]()
+                lost, _ = await self._deliver(rig, fence=2)
+                assert isinstance(lost, Unknown)
+            assert await self._settle(rig, attempt=2, fence=3) == ("conflict", "key_conflict")
+            assert await rig.effects(context.wire_key) == 1
+
+        self._run(check)
+
     # faults
 
     def test_a_sink_that_cannot_now_is_retried(self) -> None:
@@ -281,13 +332,40 @@ class AdapterContract:
         fence: int = 1,
         before_sending: Callable[[], Awaitable[None]] | None = None,
     ) -> tuple[DeliveryResult, DeliveryContext]:
-        claim = make_claim(key, payload_json=rig.payload(number), attempt=attempt, fence=fence)
+        claim = self._claim(rig, key=key, number=number, attempt=attempt, fence=fence)
         context = context_for(self.instance_key, claim, before_sending)
         result: object = await rig.adapter.deliver(claim, context)
         assert isinstance(result, RESULT_TYPES)
         reason = getattr(result, "reason", "unspecified")
         assert reason in REASONS
         return result, context
+
+    def _claim(
+        self, rig: Rig, *, key: str = "key-1", number: int = 1, attempt: int = 1, fence: int = 1
+    ) -> Claim:
+        account, currency, amount = rig.cash(number) if rig.cash else (None, None, None)
+        return make_claim(
+            key,
+            payload_json=rig.payload(number),
+            attempt=attempt,
+            fence=fence,
+            account=account,
+            currency=currency,
+            cash_delta=amount,
+        )
+
+    async def _settle(self, rig: Rig, *, attempt: int, fence: int) -> tuple[str, str]:
+        """Return what a worker records, and why, for a claim whose first answer was lost."""
+        from trex_client.telemetry import Telemetry
+        from trex_client.worker import AdapterProcessor, Held, Runtime
+
+        runtime = Runtime()
+        telemetry = Telemetry(self.instance_key, stream=io.StringIO())
+        worker = AdapterProcessor(self.instance_key, rig.adapter, telemetry, runtime)
+        now = runtime.monotonic()
+        held = Held(self._claim(rig, attempt=attempt, fence=fence), now, now + 30.0)
+        report = await worker.process(held, _Desk())
+        return report.result, report.reason or "unspecified"
 
     def _run(
         self, check: Callable[[Rig], Coroutine[Any, Any, None]], fault: Fault | None = None

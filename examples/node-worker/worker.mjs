@@ -66,7 +66,14 @@ async function deliver(row) {
   if (row.uncertain) {
     // An earlier attempt may have arrived: ask first.
     try {
-      const found = await ledger.query('select * from ledger.lookup($1)', [key]);
+      const found = await ledger.query(
+        `select found, reference, balance, version,
+                (account, currency, amount) is not distinct from ($2::text, $3::text, $4::numeric) as ours
+           from ledger.lookup($1)`,
+        [key, row.account, row.currency, row.cash_delta],
+      );
+      // Not ours: somebody else has used the key, and our movement isn't in the ledger.
+      if (found.rows[0].found && !found.rows[0].ours) return { result: 'conflict', reason: 'key_conflict' };
       if (found.rows[0].found) return { result: 'completed', confirmedBy: 'lookup', ...found.rows[0] };
     } catch {
       return { result: 'unknown', reason: 'lookup_failed' };

@@ -16,6 +16,7 @@ at all. So the folder can be asked by key, and a second delivery of the same key
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import tempfile
 from datetime import timedelta
@@ -62,9 +63,12 @@ class FolderAdapter(BaseAdapter):
         return await asyncio.to_thread(self._write, context.wire_key, claim.payload_json.encode())
 
     async def lookup(self, wire_key: str) -> LookupResult:
-        """Say whether the file is there."""
-        there = await asyncio.to_thread((self._folder / f"{wire_key}.json").exists)
-        return Found(reference=wire_key) if there else Absent()
+        """Say whether the file is there, and what is in it: another program may have written it."""
+        try:
+            content = await asyncio.to_thread((self._folder / f"{wire_key}.json").read_bytes)
+        except FileNotFoundError:
+            return Absent()
+        return Found(reference=wire_key, digest=hashlib.sha256(content).hexdigest())
 
     def _write(self, key: str, content: bytes) -> DeliveryResult:
         target = self._folder / f"{key}.json"

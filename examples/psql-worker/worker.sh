@@ -64,13 +64,21 @@ record() {
 deliver() {
     local message=$1 fence=$2 attempt=$3 uncertain=$4 policy=$5 topic=$6 account=$7 currency=$8
     local amount=$9 payload=${10} key=${11}
-    local answer result reference balance version
+    local answer result reference balance version ours
 
     if [ "$uncertain" = t ]; then
         # An earlier attempt may have arrived: ask first.
-        answer=$(ask "$LEDGER_DSN" "select found, reference, balance, version
-            from ledger.lookup(:'key')" key="$key") || answer=
-        IFS=$unit read -r result reference balance version <<<"$answer"
+        answer=$(ask "$LEDGER_DSN" "select found, reference, balance, version,
+                (account, currency, amount) is not distinct from (nullif(:'account', ''),
+                    nullif(:'currency', ''), nullif(:'amount', '')::numeric)
+            from ledger.lookup(:'key')" \
+            key="$key" account="$account" currency="$currency" amount="$amount") || answer=
+        IFS=$unit read -r result reference balance version ours <<<"$answer"
+        if [ "$result" = t ] && [ "$ours" != t ]; then
+            # Somebody else has used the key; our movement isn't in the ledger.
+            record conflict "$message" "$fence" ''
+            return
+        fi
         if [ "$result" = t ]; then
             record complete "$message" "$fence" "p_reference => :'reference', p_confirmed_by => 'lookup',
                 p_balance => nullif(:'balance', '')::numeric, p_version => nullif(:'version', '')::bigint" \

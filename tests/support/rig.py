@@ -121,6 +121,7 @@ class FakeSink(BaseAdapter):
     content: dict[str, str] = field(default_factory=dict)
     lookups: int = 0
     lookup_says: str = ""
+    found: dict[str, Any] = field(default_factory=dict)
     snapshot: Callable[[int], Snapshot | None] = lambda number: None
     on_call: Callable[[Any], Any] | None = None
     now: int = 0
@@ -191,7 +192,7 @@ class FakeSink(BaseAdapter):
         if self.lookup_says or not self.can_lookup:
             return NotSure(self.lookup_says or "lookup_unsupported")
         if wire_key in self.effects:
-            return Found(f"ref-{wire_key[:8]}", self.snapshot(len(self.effects)))
+            return Found(f"ref-{wire_key[:8]}", self.snapshot(len(self.effects)), **self.found)
         return Absent()
 
     async def close(self) -> None:

@@ -3,6 +3,7 @@ group `trex.adapters`.
 """
 
 from trex_client.adapters.base import (
+    UNSTATED,
     Absent,
     Adapter,
     BaseAdapter,
@@ -20,11 +21,13 @@ from trex_client.adapters.base import (
     Secret,
     Snapshot,
     Unknown,
+    payload_digest,
     wire_key,
 )
 from trex_client.adapters.config import ConfigError, build_adapter, read_config
 
 __all__ = [
+    "UNSTATED",
     "Absent",
     "Adapter",
     "BaseAdapter",
@@ -44,6 +47,7 @@ __all__ = [
     "Snapshot",
     "Unknown",
     "build_adapter",
+    "payload_digest",
     "read_config",
     "wire_key",
 ]

@@ -20,13 +20,14 @@ import json
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from decimal import Decimal
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
 from trex_client.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from decimal import Decimal
 
     from trex_client.model import Claim, EffectPolicy
 
@@ -98,12 +99,65 @@ DeliveryResult = Delivered | Duplicate | Retryable | Conflict | Permanent | Unkn
 RESULT_TYPES = (Delivered, Duplicate, Retryable, Conflict, Permanent, Unknown)
 
 
+class Unstated(Enum):
+    """The type of `UNSTATED`."""
+
+    UNSTATED = "unstated"
+
+
+UNSTATED: Final = Unstated.UNSTATED
+_Unstated = Literal[Unstated.UNSTATED]
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The sink has this key."""
+    """The sink has this key. Whether with our content: the worker compares what is stated here with
+    the claim, and anything that differs is a conflict. With nothing stated the key counts as ours.
+
+    Args:
+        reference: the sink's own id.
+        snapshot: the balance now.
+        account: what is booked; None says that it moves no cash. Likewise `currency` and
+            `cash_delta`, which is signed as in the message.
+        digest: hex sha256 of the payload that the sink keeps, as `payload_digest` makes it.
+    """
 
     reference: str | None = None
     snapshot: Snapshot | None = None
+    account: str | _Unstated | None = field(default=UNSTATED, repr=False)
+    currency: str | _Unstated | None = field(default=UNSTATED, repr=False)
+    cash_delta: Decimal | _Unstated | None = field(default=UNSTATED, repr=False)
+    digest: str | _Unstated = field(default=UNSTATED, repr=False)
+
+    @property
+    def states_content(self) -> bool:
+        """Whether there is anything to compare."""
+        stated = (self.account, self.currency, self.cash_delta, self.digest)
+        return any(value is not UNSTATED for value in stated)
+
+    @property
+    def well_formed(self) -> bool:
+        """Whether everything stated has its type: text, and finite decimals, never floats."""
+        texts = (self.account, self.currency)
+        amount: object = self.cash_delta
+        return (
+            all(text is UNSTATED or text is None or type(text) is str for text in texts)
+            and (self.digest is UNSTATED or type(self.digest) is str)
+            and (
+                amount is UNSTATED
+                or amount is None
+                or (isinstance(amount, Decimal) and amount.is_finite())
+            )
+        )
+
+    def is_of(self, claim: Claim) -> bool:
+        """Whether nothing that is stated differs from the claim."""
+        return (
+            self.account in (UNSTATED, claim.account)
+            and self.currency in (UNSTATED, claim.currency)
+            and self.cash_delta in (UNSTATED, claim.cash_delta)
+            and (self.digest is UNSTATED or self.digest.lower() == payload_digest(claim))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +242,9 @@ class Adapter(Protocol):
         """Send one message. Doesn't raise for anything the sink does."""
 
     async def lookup(self, wire_key: str) -> LookupResult:
-        """Ask whether the sink has this key. Never changes anything there."""
+        """Ask whether the sink has this key, and with which content: somebody else may have used
+        it. Never changes anything there.
+        """
 
     async def close(self) -> None:
         """Give back connections. May be called more than once."""
@@ -235,6 +291,11 @@ def wire_key(instance_key: str, box: str, idempotency_key: str) -> str:
         separators=(",", ":"),
     )
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def payload_digest(claim: Claim) -> str:
+    """Return the hex sha256 of the payload's canonical text in UTF-8: what an adapter sends."""
+    return hashlib.sha256(claim.payload_json.encode()).hexdigest()
 
 
 def context_for(

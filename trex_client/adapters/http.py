@@ -17,7 +17,8 @@ wire key (draft-ietf-httpapi-idempotency-key-header). `envelope`: the body is `{
     a timeout or a cut after the first byte may have left: Unknown
 
 Only the status is kept, and what `[answer]` names: reference, balance, version, and one field
-that can overrule the status. httpcore, the engine of httpx, is used directly: its trace says when
+that can overrule the status; of a look-up's answer also account, currency and amount, to compare
+them with ours. httpcore, the engine of httpx, is used directly: its trace says when
 the first byte leaves, and its network backend lets us judge the address.
 """
 
@@ -32,11 +33,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, timedelta
 from decimal import Decimal, InvalidOperation
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import httpcore
 
 from trex_client.adapters.base import (
+    UNSTATED,
     Absent,
     Conflict,
     Delivered,
@@ -52,6 +54,7 @@ from trex_client.adapters.base import (
     Secret,
     Snapshot,
     Unknown,
+    Unstated,
     require_instance_key,
 )
 from trex_client.adapters.config import ConfigError, Settings
@@ -72,6 +75,7 @@ if TYPE_CHECKING:
     from trex_client.adapters.network import Resolve
     from trex_client.model import Claim, EffectPolicy
 
+_NUMBER = re.compile(r"[+-]?[0-9]{1,60}(\.[0-9]{0,60})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _ANSWERS = ("delivered", "duplicate", "retry", "in_progress", "conflict", "permanent", "unknown")
 _SENDING = ("http11.send_request_headers.started", "http2.send_request_headers.started")
@@ -118,11 +122,17 @@ class LookupConfig:
     `in_flight`: seconds after which a request that isn't visible will never take effect; the sink
     must promise it.
     None: not stated, and a missing key is never certain.
+    `account`, `currency`, `amount`: dotted paths to what is booked under the key. The answer must
+    have those that are named, null where no cash moves. Another content than ours is a conflict.
+    With none named, a key that is found counts as ours, whatever is booked under it.
     """
 
     url: str = field(repr=False)
     in_flight: float | None = None
     absent_statuses: tuple[int, ...] = (404,)
+    account: str | None = None
+    currency: str | None = None
+    amount: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +179,9 @@ class HttpConfig:
                 url=_url_text(section, "url"),
                 in_flight=section.seconds("in_flight", 0.0) if stated else None,
                 absent_statuses=section.integers("absent_statuses", (404,)),
+                account=section.optional_text("account"),
+                currency=section.optional_text("currency"),
+                amount=section.optional_text("amount"),
             )
             section.done()
         return cls(
@@ -312,10 +325,24 @@ class HttpAdapter:
         if word is None and self._config.answer.decides:
             return NotSure("response_invalid")
         if word in {None, "delivered", "duplicate"}:
-            return Found(
-                _reference(self._config.answer, data), _snapshot(self._config.answer, data)
-            )
+            return self._found(lookup, data)
         return NotSure("in_progress" if word == "in_progress" else "lookup_failed")
+
+    def _found(self, lookup: LookupConfig, data: object) -> LookupResult:
+        """Read what is booked under the key; NotSure when it can't be read."""
+        try:
+            account = _booked_text(data, lookup.account)
+            currency = _booked_text(data, lookup.currency)
+            amount = _booked_amount(data, lookup.amount)
+        except ValueError:
+            return NotSure("response_invalid")
+        return Found(
+            _reference(self._config.answer, data),
+            _snapshot(self._config.answer, data),
+            account=account,
+            currency=currency,
+            cash_delta=amount,
+        )
 
     async def close(self) -> None:
         """Close all connections."""
@@ -542,6 +569,43 @@ def _at(data: object, path: str | None) -> object:
             return None
         data = data.get(name)
     return data
+
+
+def _booked(data: object, path: str) -> object:
+    """Return what is at a path; null is a value there, and missing isn't.
+
+    Raises:
+        ValueError: there is nothing at it.
+    """
+    *way, last = path.split(".")
+    there = _at(data, ".".join(way)) if way else data
+    if not isinstance(there, dict) or last not in there:
+        raise ValueError
+    value: object = there[last]
+    return value
+
+
+def _booked_text(data: object, path: str | None) -> str | Literal[Unstated.UNSTATED] | None:
+    if path is None:
+        return UNSTATED
+    value = _booked(data, path)
+    if value is not None and not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _booked_amount(data: object, path: str | None) -> Decimal | Literal[Unstated.UNSTATED] | None:
+    """Read an exact amount: a JSON number, or a string that is one."""
+    if path is None:
+        return UNSTATED
+    value = _booked(data, path)
+    if value is None:
+        return None
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return Decimal(value)
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        return Decimal(value)
+    raise ValueError
 
 
 def _reference(fields: AnswerFields, data: object) -> str | None:

@@ -10,7 +10,11 @@ all. The function is
 with `result` one of: posted, duplicate, conflict, refused (this key has no effect and never will
 have), retry, stale_fence (a higher fence was seen for this key). The look-up is
 
-    lookup(key text) returns a row (found boolean, reference text, balance numeric, version bigint)
+    lookup(key text) returns a row (found boolean, reference text, balance numeric, version bigint,
+                                    account text, currency text, amount numeric)
+
+with what is booked under the key, nulls where that moves no cash: with other content than ours it
+is a conflict, not our delivery.
 
 An error that leaves the session usable rolled the posting back: Retryable, or Permanent for a
 violated constraint or a bad value. A session that ended after the statement was sent: Unknown.
@@ -156,7 +160,7 @@ class PostgresAdapter:
             " %s::numeric, %s::jsonb)"
         ).format(_identifier(config.function))
         self._lookup = sql.SQL(
-            "select found, reference, balance, version from {}(%s::text)"
+            "select found, reference, balance, version, account, currency, amount from {}(%s::text)"
         ).format(_identifier(config.lookup or config.function))
 
     async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
@@ -200,7 +204,15 @@ class PostgresAdapter:
             return NotSure(error.reason)
         if row is None or not isinstance(row[0], bool):
             return NotSure("response_invalid")
-        return Found(_reference(row[1]), _snapshot(row[2], row[3])) if row[0] else Absent()
+        if not row[0]:
+            return Absent()
+        return Found(
+            _reference(row[1]),
+            _snapshot(row[2], row[3]),
+            account=row[4],
+            currency=row[5],
+            cash_delta=row[6],
+        )
 
     async def close(self) -> None:
         """Close all sessions."""

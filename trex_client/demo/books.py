@@ -293,7 +293,8 @@ class _Auditor:
             (account, currency): total
             for account, currency, total in self._ledger.execute(
                 "select account, currency, sum(amount) from ledger.entry"
-                " where side = 'account' group by 1, 2"
+                " where side = 'account' and key <> all (%s) group by 1, 2",
+                (list(self._outcome.foreign),),
             )
         }
         names = sorted(set(wanted) | set(booked))
@@ -342,9 +343,13 @@ class _Auditor:
         posted: Counter[str] = Counter()
         wrong_amounts = 0
         by_key = {entry.wire_key: entry for entry in outcome.entries.values()}
+        foreign: dict[str, tuple[str, str, Decimal]] = {}
         for key, account, currency, amount in self._ledger.execute(
             "select key, account, currency, amount from ledger.entry where side = 'account'"
         ):
+            if key in outcome.foreign:
+                foreign[key] = (account, currency, amount)
+                continue
             posted[key] += 1
             entry = by_key.get(key)
             same = entry is not None and (entry.account, entry.amount) == (
@@ -361,6 +366,11 @@ class _Auditor:
             not (missing or extra or twice or wrong_amounts),
             f"{len(posted)} posted, {missing} missing, {extra} too many, {twice} twice,"
             f" {wrong_amounts} with other content",
+        )
+        self.check(
+            "what others had posted under our keys is as it was",
+            foreign == outcome.foreign,
+            f"{len(outcome.foreign)} posted, {len(foreign)} found",
         )
         counts = {
             "messages": self._one("select count(*) from trex.message"),

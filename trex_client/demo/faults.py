@@ -23,7 +23,8 @@ class Card:
     Args:
         name: as it is told.
         calls: what the ledger does on the first calls of the key; later ones are answered well.
-        always: what it answers on every call instead.
+        always: what it answers on every call instead; `conflict`: the key is booked already, by
+            somebody else.
         policy: effect policy that the movement gets for it.
         share: of all movements; at least one.
     """
@@ -41,6 +42,8 @@ DECK = (
     Card("503 from the ledger", ("unavailable", "unavailable"), share=0.02),
     Card("answered twice", ("posted_twice",), share=0.02),
     Card("key used elsewhere with other content", always="conflict", share=0.002),
+    Card("key used elsewhere, and the answer lost", ("cut_after_commit",), always="conflict",
+         share=0.002),
     # With `lookup` a worker waits until a look-up is certain, so a refusal leaves no doubt.
     Card("refused by the ledger", always="refused", policy="lookup", share=0.002),
     Card("send-once, answer lost", ("timeout_after_commit",), policy="at_most_once", share=0.001),

@@ -15,6 +15,7 @@ from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import psycopg
@@ -108,6 +109,7 @@ class Outcome:
     settled: list[Settled] = field(default_factory=list)
     workers: list[WorkerEnd] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    foreign: dict[str, tuple[str, str, Decimal]] = field(default_factory=dict)
     killed: str | None = None
     killed_holding: int = 0
     woken: str | None = None
@@ -242,11 +244,19 @@ class Play:
     # start
 
     def _plant_conflicts(self) -> None:
-        """Keys that the ledger says it has with other content."""
+        """Post under the keys of some movements, to the same account, another amount: somebody else
+        has used them.
+        """
+        entries = {entry.wire_key: entry for entry in self._entries}
         with self._place.connect("ledger", ledger=True) as conn:
             for key, card in self._plan.cards.items():
                 if card.always == "conflict":
-                    conn.execute("insert into ledger.fault values (%s, 'conflict')", (key,))
+                    foreign = (*entries[key].account, entries[key].amount + 1)
+                    conn.execute(
+                        "select ledger.post(%s, 0, 1, 'elsewhere', %s, %s, %s, '{}')",
+                        (key, *foreign),
+                    )
+                    self._outcome.foreign[key] = foreign
 
     def _start_ledger(self) -> None:
         cards = self._plan.cards
@@ -435,7 +445,10 @@ class Play:
     ) -> None:
         key = wire_key(client.instance_key, "outbox", parked.idempotency_key)
         row = ledger.execute(
-            "select reference from ledger.posting where key = %s", (key,)
+            "select p.reference from ledger.posting as p join ledger.entry as e using (key)"
+            " where p.key = %s and (e.side, e.account, e.currency, e.amount)"
+            " = ('account', %s, %s, %s)",
+            (key, parked.account, parked.currency, parked.cash_delta),
         ).fetchone()
         found = row is not None
         evidence = (

@@ -8,7 +8,7 @@ and every effect per key.
     POST /postings        Idempotency-Key, Trex-Fence, Trex-Attempt, Trex-Topic; the body is the
     payload, with
                           `account`, `currency` and `amount` (a decimal as text) where it moves cash
-    GET  /postings/{key}  200 with the posting, or 404
+    GET  /postings/{key}  200 with the posting and its `account`, `currency` and `amount`, or 404
 """
 
 from __future__ import annotations
@@ -206,7 +206,13 @@ class LedgerServer:
                 "retry": ["retry"],
                 "unknown": ["stale_fence"],
             },
-            "lookup": {"url": self.lookup_url, "in_flight": 0.5},
+            "lookup": {
+                "url": self.lookup_url,
+                "in_flight": 0.5,
+                "account": "account",
+                "currency": "currency",
+                "amount": "amount",
+            },
             **more,
         }
 
@@ -344,7 +350,10 @@ class LedgerServer:
         }
 
     async def _lookup(self, key: str) -> tuple[int, dict[str, object]]:
-        query = "select found, reference, balance, version from ledger.lookup(%s::text)"
+        query = (
+            "select found, reference, balance, version, account, currency, amount"
+            " from ledger.lookup(%s::text)"
+        )
         async with self._session() as conn:
             try:
                 row = await (await conn.execute(query, (key,))).fetchone()
@@ -355,6 +364,8 @@ class LedgerServer:
         balance = None if row[2] is None else str(row[2])
         return 200, {
             "result": "posted", "reference": row[1], "balance": balance, "version": row[3],
+            "account": row[4], "currency": row[5],
+            "amount": None if row[6] is None else str(row[6]),
         }  # fmt: skip
 
     @contextlib.asynccontextmanager

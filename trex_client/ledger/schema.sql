@@ -126,18 +126,23 @@ begin
 end
 $$;
 
-create or replace function ledger.lookup(
+-- What is booked under a key, nulls where it moves no cash: the caller compares it with its own.
+drop function if exists ledger.lookup(text);
+create function ledger.lookup(
     key text,
     out found boolean,
     out reference text,
     out balance numeric,
-    out version bigint
+    out version bigint,
+    out account text,
+    out currency text,
+    out amount numeric
 )
 language sql volatile
 as $$
     select pg_advisory_xact_lock(hashtextextended($1, 7420));
     insert into ledger.call (key, fence, attempt, result) values ($1, 0, 0, 'lookup');
-    select p.key is not null, p.reference, a.balance, a.version
+    select p.key is not null, p.reference, a.balance, a.version, e.account, e.currency, e.amount
     from (values ($1)) as asked (key)
     left join ledger.posting as p on p.key = asked.key
     left join ledger.entry as e on e.key = p.key and e.side = 'account'

@@ -1,9 +1,10 @@
 """From a claim to the outcome that is recorded: all policy about external calls, and nothing else.
 
     certain                            send
-    uncertain, sink can be asked       look up by the same key: found -> completed; certainly absent
-                                       -> send; no answer -> as below if both say `idempotent`,
-                                       else unknown, asked again later
+    uncertain, sink can be asked       look up by the same key: found -> completed, or conflict if
+                                       what is booked isn't ours; certainly absent -> send;
+                                       no answer -> as below if both say `idempotent`, else
+                                       unknown, asked again later
     uncertain, both say `idempotent`   send again with the same key
     uncertain, neither                 park as unknown; only `resolve` leaves it
 
@@ -141,6 +142,9 @@ class AdapterProcessor:
             if self._adapter.can_lookup:
                 answer = await self._ask(held, desk)
                 if isinstance(answer, Found):
+                    if not answer.is_of(claim):
+                        # Somebody else's posting: ours isn't in the sink, and can't get there.
+                        return _report(claim, "conflict", "key_conflict")
                     return _delivered(
                         claim, Delivered(answer.reference, answer.snapshot), confirmed_by="lookup"
                     )
@@ -187,7 +191,7 @@ class AdapterProcessor:
             return NotSure("lookup_failed")
         if isinstance(answer, NotSure):
             return NotSure(_reason(answer.reason, "lookup_failed"))
-        if isinstance(answer, Found | Absent):
+        if isinstance(answer, Absent) or (isinstance(answer, Found) and answer.well_formed):
             return answer
         self._failed()
         return NotSure("response_invalid")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from unittest import SkipTest
 
 import pytest
 
 from trex_client import ledger
-from trex_client.adapters import BaseAdapter, Delivered, Retryable, build_adapter
+from trex_client.adapters import BaseAdapter, Delivered, Found, Retryable, build_adapter
 from trex_client.adapters.none import NoneAdapter
 from trex_client.testing import AdapterContract, Rig
 
@@ -39,6 +41,10 @@ def effects_in(database):
     return effects
 
 
+def cash(number):
+    return "a", "USD", Decimal(number)
+
+
 class TestHttpAdapter(AdapterContract):
     @pytest.fixture(autouse=True)
     def _database(self, ledger_db):
@@ -51,7 +57,8 @@ class TestHttpAdapter(AdapterContract):
 
             def fault(**shares):
                 async def plant():
-                    server.faults = ledger.Faults(**shares, most_per_key=1)
+                    made = max(server.calls.values(), default=0)
+                    server.faults = ledger.Faults(**shares, most_per_key=made + 1)
 
                 return plant
 
@@ -63,6 +70,7 @@ class TestHttpAdapter(AdapterContract):
                 build_adapter(self.instance_key, config),
                 effects=effects_in(self.database),
                 payload=payload,
+                cash=cash,
                 faults={
                     "unavailable": fault(unavailable=1.0),
                     "unreachable": unreachable,
@@ -99,6 +107,7 @@ class TestPostgresAdapter(AdapterContract):
             adapter,
             effects=effects_in(self.database),
             payload=payload,
+            cash=cash,
             faults={"unavailable": unavailable, "unreachable": unreachable},
         )
         with self.database.server.admin() as conn:
@@ -138,6 +147,32 @@ def test_the_contract_finds_a_second_effect():
     ):
         with pytest.raises(AssertionError):
             getattr(contract_of(Forgetful(), {}), name)()
+
+
+@pytest.mark.criterion("ac-0033")
+def test_the_contract_finds_a_look_up_that_lies_about_its_content():
+    class Lying(BaseAdapter):
+        policy = "lookup"
+        can_lookup = True
+
+        def __init__(self, says):
+            self.effects = {}
+            self.says = says
+
+        async def deliver(self, claim, context):
+            self.effects[context.wire_key] = self.effects.get(context.wire_key, 0) + 1
+            return Delivered()
+
+        async def lookup(self, wire_key):
+            return Found(digest=self.says)
+
+    ours = hashlib.sha256(Rig.payload(1).encode()).hexdigest()
+    for says, name in (
+        (ours, "test_foreign_content_under_our_key_is_never_our_delivery"),
+        ("0" * 64, "test_a_look_up_knows_our_content"),
+    ):
+        with pytest.raises(AssertionError):
+            getattr(contract_of(Lying(says), {}), name)()
 
 
 def test_the_contract_finds_a_leak_and_skips_what_a_sink_cannot_show():

@@ -8,6 +8,7 @@ import ssl
 import subprocess
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from trex_client.adapters import (
     Unknown,
     build_adapter,
 )
-from trex_client.adapters.base import context_for, wire_key
+from trex_client.adapters.base import context_for, payload_digest, wire_key
 from trex_client.adapters.config import Settings
 from trex_client.adapters.http import HttpAdapter, HttpConfig
 from trex_client.errors import InvalidArgument
@@ -331,6 +332,64 @@ async def test_look_up(answer, expected):
         await adapter.close()
     assert sink.requests[0].path == "/post/" + "ab" * 32
     assert sink.requests[0].method == "GET"
+
+
+CONTENT = {"account": "p.account", "currency": "p.currency", "amount": "p.amount"}
+PLAIN: dict[str, Any] = {"account": "a", "currency": "USD", "cash_delta": Decimal("10.10")}
+CONTENT_CASES = [
+    (b'{"p": {"account": "a", "currency": "USD", "amount": "10.10"}}', Found(**PLAIN)),
+    (b'{"p": {"account": "a", "currency": "USD", "amount": 10.10}}', Found(**PLAIN)),
+    (
+        b'{"p": {"account": "a", "currency": "USD", "amount": 0.1000000000000000055}}',
+        Found(**{**PLAIN, "cash_delta": Decimal("0.1000000000000000055")}),
+    ),
+    (
+        b'{"p": {"account": "a", "currency": "USD", "amount": -9007199254740993}}',
+        Found(**{**PLAIN, "cash_delta": Decimal(-9007199254740993)}),
+    ),
+    (
+        b'{"p": {"account": null, "currency": null, "amount": null}}',
+        Found(account=None, currency=None, cash_delta=None),
+    ),
+    (b'{"p": {"account": "a", "currency": "USD"}}', NotSure("response_invalid")),
+    (b'{"p": {"account": 7, "currency": "USD", "amount": "1"}}', NotSure("response_invalid")),
+    (b'{"p": {"account": "a", "currency": "USD", "amount": true}}', NotSure("response_invalid")),
+    (b'{"p": {"account": "a", "currency": "USD", "amount": "1_0"}}', NotSure("response_invalid")),
+    (b'{"p": {"account": "a", "currency": "USD", "amount": "NaN"}}', NotSure("response_invalid")),
+    (b'{"p": {"account": "a", "currency": "USD", "amount": NaN}}', NotSure("response_invalid")),
+    (b"{}", NotSure("response_invalid")),
+    (b"<html>", NotSure("response_invalid")),
+]
+
+
+@pytest.mark.criterion("ac-0033")
+@pytest.mark.parametrize(("body", "expected"), CONTENT_CASES, ids=range(len(CONTENT_CASES)))
+async def test_a_look_up_states_what_is_booked(body, expected):
+    async with http_sink(ok(body)) as sink:
+        lookup = {"url": f"{sink.url}/{{key}}", "in_flight": 5, **CONTENT}
+        adapter = adapter_for(sink.url, lookup=lookup)
+        assert await adapter.lookup("ab" * 32) == expected
+        await adapter.close()
+
+
+@pytest.mark.criterion("ac-0033")
+def test_what_is_stated_is_compared_with_the_claim():
+    claim = make_claim(account="a", currency="USD", cash_delta=Decimal("10.1"))
+    assert Found().is_of(claim)
+    assert Found(**PLAIN).is_of(claim)
+    assert Found(digest=payload_digest(claim)).is_of(claim)
+    for change in (
+        {"account": "b"}, {"account": None}, {"currency": "usd"}, {"cash_delta": Decimal("10.11")},
+        {"cash_delta": None}, {"digest": "0" * 64},
+    ):  # fmt: skip
+        assert not Found(**{**PLAIN, **change}).is_of(claim), change
+    assert Found(account=None, currency=None, cash_delta=None).is_of(make_claim())
+    assert not Found(**PLAIN).is_of(make_claim())
+    wrongs: tuple[dict[str, Any], ...] = (
+        {"cash_delta": 10.1}, {"cash_delta": Decimal("NaN")}, {"account": b"a"},
+    )  # fmt: skip
+    for wrong in wrongs:
+        assert not Found(**{**PLAIN, **wrong}).well_formed
 
 
 async def test_absent_is_not_certain_when_the_sink_states_no_window():

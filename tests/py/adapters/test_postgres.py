@@ -61,11 +61,42 @@ async def test_posts_once_and_tells_the_balance(adapter, ledger_db):
     assert first.snapshot == Snapshot(Decimal("10.00"), 1)
     again = await deliver(adapter, attempt=2, fence=2)
     assert again == Duplicate(first.reference, first.snapshot)
-    assert await adapter.lookup(KEY) == Found(first.reference, first.snapshot)
+    claim = make_claim(amount=Decimal("10.00"))
+    found = await adapter.lookup(KEY)
+    assert found == Found(
+        first.reference,
+        first.snapshot,
+        account=claim.account,
+        currency="USD",
+        cash_delta=Decimal("10.00"),
+    )
+    assert found.is_of(claim)
+    assert str(claim.account) not in repr(found)
     assert await adapter.lookup("00" * 32) == Absent()
     counts = ledger.counts(ledger_db.dsn())
     assert (counts.effects, counts.most_effects, counts.drift) == (1, 1, 0)
     assert counts.imbalance == 0
+
+
+@pytest.mark.criterion("ac-0033")
+async def test_a_posting_without_cash_is_not_ours_with_cash(adapter):
+    await deliver(adapter, amount=None)
+    found = await adapter.lookup(KEY)
+    assert (found.account, found.currency, found.cash_delta) == (None, None, None)
+    assert found.is_of(make_claim())
+    assert not found.is_of(make_claim(amount=Decimal("10.00")))
+
+
+@pytest.mark.criterion("ac-0033")
+async def test_a_look_up_that_does_not_state_content_is_no_answer(ledger_db):
+    ledger_db.connect().execute(
+        "create function ledger.old(key text, out found boolean, out reference text,"
+        " out balance numeric, out version bigint) language sql as"
+        " $$ select true, 'r', null::numeric, null::bigint $$"
+    )
+    adapter = adapter_for(ledger_db, lookup="ledger.old")
+    assert await adapter.lookup(KEY) == NotSure("lookup_failed")
+    await adapter.close()
 
 
 async def test_other_content_and_a_lower_fence(adapter):

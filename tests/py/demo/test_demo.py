@@ -309,7 +309,9 @@ def test_a_broken_promise_is_noticed(admin, tmp_path):
             return {what for what, passed, _ in found.checks if not passed}
 
         assert failed() == set()
+        touched = "update ledger.entry set amount = -amount where key = %s"
         changes = {
+            touched: {"what others had posted under our keys is as it was"},
             "update ledger.entry set amount = amount + 0.00000001 where key = %s": {
                 "ledger totals per account and currency equal the input",
                 "each movement posted once",
@@ -324,11 +326,15 @@ def test_a_broken_promise_is_noticed(admin, tmp_path):
             },
         }
         with place.connect("ledger", ledger=True) as ledger:
-            key = ledger.execute("select key from ledger.entry limit 1").fetchone()
+            assert len(outcome.foreign) == 2
+            foreign = list(outcome.foreign)
+            key = ledger.execute(
+                "select key from ledger.entry where key <> all (%s) limit 1", (foreign,)
+            ).fetchone()
             for change, noticed in changes.items():
                 with ledger.transaction():
                     ledger.execute("create temp table saved as table ledger.entry")
-                ledger.execute(change, key)
+                ledger.execute(change, foreign[:1] if change == touched else key)
                 assert failed() == noticed, change
                 with ledger.transaction():
                     ledger.execute("delete from ledger.entry")

@@ -20,6 +20,7 @@ from trex_client.adapters import (
     Found,
     NotSent,
     build_adapter,
+    payload_digest,
 )
 from trex_client.adapters.base import context_for
 from trex_client.model import Claim
@@ -64,8 +65,10 @@ async def test_it_is_found_by_its_name_and_delivers_once(installed):
     assert await adapter.lookup(context.wire_key) == Absent()
     assert isinstance(await adapter.deliver(CLAIM, context), Delivered)
     assert isinstance(await adapter.deliver(CLAIM, context), Duplicate)
-    assert await adapter.lookup(context.wire_key) == Found(reference=context.wire_key)
+    found = await adapter.lookup(context.wire_key)
+    assert found == Found(reference=context.wire_key, digest=payload_digest(CLAIM))
     other = replace(CLAIM, payload_json='{"a": 2}')
+    assert (found.is_of(CLAIM), found.is_of(other)) == (True, False)
     assert isinstance(await adapter.deliver(other, context), Conflict)
     assert [path.read_text() for path in folder.iterdir()] == ['{"a": 1}']
     await adapter.close()

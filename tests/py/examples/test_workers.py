@@ -123,24 +123,30 @@ def test_each_answer_of_the_ledger_is_recorded_as_what_it_is(shop, command, kind
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_may_have_arrived_is_looked_up_and_not_sent_again(shop, command, kind):
-    arrived, lost = numbered(2)
-    shop.enqueue([arrived, lost])
+    arrived, lost, foreign = numbered(3)
+    shop.enqueue([arrived, lost, foreign])
     dead = PostgresClient(shop.trex.connect("worker"), INSTANCE)
-    assert len(dead.claim("dead", 2, lease=timedelta(milliseconds=100))) == 2
+    assert len(dead.claim("dead", 3, lease=timedelta(milliseconds=100))) == 3
     shop.ask(
         "select ledger.post(%s, 1, 1, %s, %s, %s, %s, %s)",
         shop.key(arrived), arrived.topic, arrived.account, arrived.currency, arrived.cash_delta,
         '{"n": 0}',
     )  # fmt: skip
+    shop.ask(
+        "select ledger.post(%s, 1, 1, 'elsewhere', %s, %s, %s, '{}')",
+        shop.key(foreign), foreign.account, foreign.currency, foreign.cash_delta + 1,
+    )  # fmt: skip
     shop.trex.clock.advance(1)
     run_until_quiet(shop, command, kind)
-    states = [shop.client.status(idempotency_key=m.idempotency_key) for m in (arrived, lost)]
-    assert [s.state for s in states] == ["delivered", "delivered"]
+    movements = (arrived, lost, foreign)
+    states = [shop.client.status(idempotency_key=m.idempotency_key) for m in movements]
+    assert [s.state for s in states] == ["delivered", "delivered", "conflict"]
     assert states[0].confirmed_by == "lookup"
     calls = shop.ask("select key, array_agg(result order by call_id) from ledger.call group by key")
     assert dict(calls) == {
         shop.key(arrived): ["posted", "lookup"],
         shop.key(lost): ["lookup", "posted"],
+        shop.key(foreign): ["posted", "lookup"],
     }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -18,7 +20,9 @@ from tests.support.rig import (
     rows,
     run_once,
 )
-from trex_client.adapters.base import context_for
+from trex_client import ledger
+from trex_client.adapters import build_adapter
+from trex_client.adapters.base import context_for, payload_digest, wire_key
 from trex_client.postgres import PostgresClient
 
 pytestmark = pytest.mark.criterion("ac-0033")
@@ -158,6 +162,126 @@ async def test_a_certain_absence_makes_it_certain_again(new_db):
     await run_once(database, FakeSink(policy="lookup", can_lookup=True, default="busy"))
     status = client.status(message_id)
     assert (status.state, status.uncertain) == ("dead_letter", False)
+
+
+@pytest.fixture
+def ledger_db(new_db):
+    database = new_db(migrated=False)
+    ledger.install(database.dsn())
+    return database
+
+
+@asynccontextmanager
+async def posting_adapter(ledger_db, kind):
+    """The shipped adapter of a kind, on a ledger; with the HTTP front's server."""
+    if kind == "postgres":
+        table = {"kind": "postgres", "dsn": {"env": "D"}}
+        yield build_adapter("inst", table, environ={"D": ledger_db.dsn()}), None
+    else:
+        async with ledger.LedgerServer(ledger_db.dsn()) as server:
+            yield build_adapter("inst", server.adapter_config()), server
+
+
+@pytest.mark.parametrize("policy", ["idempotent", "lookup"])
+@pytest.mark.parametrize("other", ["amount", "account", "currency", "no cash"])
+@pytest.mark.parametrize(
+    ("kind", "lost"),
+    [("http", "dead worker"), ("http", "cut answer"), ("postgres", "dead worker")],
+)
+async def test_a_foreign_posting_under_our_key(new_db, ledger_db, kind, other, policy, lost):
+    database = new_db()
+    client, message_id = setup(database, policy)
+    key = wire_key("inst", "outbox", "k0")
+    booked = {
+        "amount": ("a0", "USD", "1.01"),
+        "account": ("a1", "USD", "1.00"),
+        "currency": ("a0", "KRW", "1.00"),
+        "no cash": (None, None, None),
+    }[other]
+    books = ledger_db.connect()
+    books.execute("select ledger.post(%s, 0, 1, 'elsewhere', %s, %s, %s, '{}')", (key, *booked))
+    before = books.execute("select * from ledger.entry order by 1, 2").fetchall()
+    jobs = []
+    async with posting_adapter(ledger_db, kind) as (adapter, server):
+        if lost == "dead worker":
+            crash(database, marked=False)
+        else:
+            server.faults = ledger.Faults(cut_after_commit=1.0, most_per_key=1)
+            jobs.append(await run_once(database, adapter))
+            assert client.status(message_id).uncertain
+            await asyncio.sleep(0.01)
+        jobs.append(await run_once(database, adapter))
+    status = client.status(message_id)
+    assert (status.state, status.reason) == ("conflict", "key_conflict")
+    assert rows(database, "select count(*) from trex.receipt") == [(0,)]
+    assert sum(job.counters()["conflict"] for job in jobs) == 1
+    assert sum(job.counters()["delivered"] for job in jobs) == 0
+    assert books.execute("select * from ledger.entry order by 1, 2").fetchall() == before
+    (cash,) = client.pending_cash_delta()
+    assert (cash.pending, cash.uncertain, cash.skipped) == (0, 0, 1)
+    assert_counters_equal_rows(database, *jobs)
+    assert_sound(database)
+
+
+@pytest.mark.parametrize("kind", ["http", "postgres"])
+async def test_our_own_posting_is_found_as_ours(new_db, ledger_db, kind):
+    database = new_db()
+    client, message_id = setup(database, "lookup")
+    key = wire_key("inst", "outbox", "k0")
+    ledger_db.connect().execute(
+        "select ledger.post(%s, 0, 1, 'pay.out', 'a0', 'USD', '1.000', '{}')", (key,)
+    )
+    crash(database, marked=False)
+    async with posting_adapter(ledger_db, kind) as (adapter, _):
+        await run_once(database, adapter)
+    status = client.status(message_id)
+    assert (status.state, status.confirmed_by) == ("delivered", "lookup")
+
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        ({}, "delivered"),
+        ({"account": "a0"}, "delivered"),
+        ({"currency": "USD", "cash_delta": Decimal(1)}, "delivered"),
+        ({"cash_delta": Decimal("-1")}, "conflict"),
+        ({"digest": "0" * 64}, "conflict"),
+        ({"account": None}, "conflict"),
+        ({"cash_delta": 1.0}, "unsure"),
+        ({"cash_delta": "1.00"}, "unsure"),
+        ({"cash_delta": Decimal("sNaN")}, "unsure"),
+        ({"digest": b"0"}, "unsure"),
+    ],
+    ids=repr,
+)
+async def test_what_a_look_up_states_is_compared(new_db, found, state):
+    database = new_db()
+    client, message_id = setup(database, "lookup")
+    claim = crash(database, marked=False)
+    sink = FakeSink(policy="lookup", can_lookup=True, found=found)
+    sink.effects[context_for("inst", claim).wire_key] = 1
+    done = await run_once(database, sink)
+    status = client.status(message_id)
+    if state == "unsure":
+        assert (status.state in {"deferred", "ready"}, status.uncertain) == (True, True)
+        assert rows(
+            database, "select distinct reason from trex.outcome where kind = 'unknown'"
+        ) == [("response_invalid",)]
+    else:
+        assert status.state == state
+    assert sink.calls == {}
+    assert_counters_equal_rows(database, done)
+    assert_sound(database)
+
+
+async def test_a_digest_finds_another_payload(new_db):
+    database = new_db()
+    client, message_id = setup(database, "lookup")
+    claim = crash(database, marked=False)
+    sink = FakeSink(policy="lookup", can_lookup=True, found={"digest": payload_digest(claim)})
+    sink.effects[context_for("inst", claim).wire_key] = 1
+    await run_once(database, sink)
+    assert client.status(message_id).confirmed_by == "lookup"
 
 
 @pytest.mark.parametrize("says", ["lookup_failed", "boom", "garbage", "in_progress"])
