@@ -27,6 +27,7 @@ lint: setup-dev
 ## make bench   measure against a pgbench floor of the same run
 bench: setup-dev
 	@cd $(ROOT) && $(BIN)/python -m bench $(ARGS)
+	@cd $(ROOT) && $(BIN)/python -m bench.daemon $(if $(findstring --quick,$(ARGS)),--quick)
 
 ## make prove   the long proofs, for hours
 prove: setup-dev

@@ -33,6 +33,8 @@ class ExitCode(IntEnum):
     NOT_PRIMARY = 10
     SCHEMA = 11
     DIFFERENCES = 12
+    LEFT_IN_FLIGHT = 13
+    INVARIANT = 14
     INTERRUPTED = 130
 
 
@@ -50,6 +52,8 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.NOT_PRIMARY: "the server is a standby or read-only (TX503)",
     ExitCode.SCHEMA: "the schema is missing, older or newer than this release",
     ExitCode.DIFFERENCES: "done, but not all of it: differences, rejected rows or failed checks",
+    ExitCode.LEFT_IN_FLIGHT: "the drain time was over; calls under way are left to their leases",
+    ExitCode.INVARIANT: "an invariant is violated (TX901, TX902): page somebody, don't restart",
     ExitCode.INTERRUPTED: "interrupted; what was committed stays",
 }
 
@@ -67,6 +71,8 @@ _BY_ERROR: list[tuple[type[Exception], ExitCode]] = [
     (errors.CommitUnknown, ExitCode.UNREACHABLE),
     (errors.SerializationFailure, ExitCode.UNREACHABLE),
     (errors.NotPrimary, ExitCode.NOT_PRIMARY),
+    (errors.ImmutableFact, ExitCode.INVARIANT),
+    (errors.InvariantViolated, ExitCode.INVARIANT),
     (migrate.MigrationUnreachable, ExitCode.UNREACHABLE),
     (migrate.MigrationLocked, ExitCode.UNREACHABLE),
     (migrate.MissingRight, ExitCode.DENIED),
