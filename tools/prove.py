@@ -85,7 +85,6 @@ HARNESSES = (
     Harness(
         "crowds", "many sessions at once, batches in every order, no deadlock", "claimed",
         ("tests/py/concurrency/test_crowds.py",), {"DEADLOCK_ROUNDS": 20_000},
-        {"DEADLOCK_ROUNDS": 10},
     ),
     Harness(
         "daemons", "daemons killed, stopped and cut off under load", "kills",
