@@ -262,9 +262,12 @@ class _Auditor:
             ]
             if not keys:
                 continue
+            # A conflict can also be met without a call: by the look-up of a claim that was lost
+            # before it sent anything.
             number = sum(
                 self._outcome.ledger_calls[key] >= max(1, len(card.calls))
-                and (card.always is None or self._parked.get(names[key]) == parks[card.always])
+                if card.always is None
+                else self._parked.get(names[key]) == parks[card.always]
                 for key in keys
             )
             table.rows.append({"fault": card.name, "promised": len(keys), "happened": number})

@@ -48,29 +48,3 @@ begin
     end if;
 end
 $$;
-
--- Both in one, for functions called often: _durable, then _enter.
-create or replace function trex._enter_writer(p_instance_key text)
-returns trex.instance
-language plpgsql
-volatile
-security invoker
-as $$
-declare
-    v_instance trex.instance;
-begin
-    if current_setting('transaction_read_only') = 'on'
-        or current_setting('synchronous_commit') = 'off'
-    then
-        perform trex._durable();
-    end if;
-    select i.* into v_instance
-    from trex.instance i
-    join trex.binding b on b.instance_key = i.instance_key
-    where i.instance_key = p_instance_key and b.role_name = trex._caller();
-    if not found then
-        v_instance := trex._enter(p_instance_key);
-    end if;
-    return v_instance;
-end
-$$;

@@ -126,7 +126,12 @@ def place(pg_db: Database) -> Iterator[tuple[Database, Proxy, str]]:
     with Proxy(str(parts["host"]), int(str(parts["port"]))) as proxy:
         through: Any = {"host": "127.0.0.1", "port": proxy.port, "sslmode": "disable",
                    "gssencmode": "disable"}  # fmt: skip
-        yield pg_db, proxy, make_conninfo(pg_db.dsn("worker", tcp=True), **through)
+        try:
+            yield pg_db, proxy, make_conninfo(pg_db.dsn("worker", tcp=True), **through)
+        finally:
+            # Roles belong to the whole server, which other tests share.
+            with psycopg.connect(pg_db.dsn(), autocommit=True) as conn:
+                conn.execute("revoke trex_app from trex_test_worker")
 
 
 def life(shop: Shop, database: Database, key: str) -> str:

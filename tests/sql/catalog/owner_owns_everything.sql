@@ -15,4 +15,4 @@ select t.oid::regtype from pg_type t where t.typnamespace = 'trex'::regnamespace
 -- The owner itself can't log in and is nothing special.
 select not r.rolcanlogin, not r.rolsuper, not r.rolcreaterole, not r.rolcreatedb, not r.rolbypassrls
 from pg_roles r
-where r.rolname like 'trex\_%' and r.rolname !~ '_test_';
+where r.rolname in ('trex_owner', 'trex_app', 'trex_worker', 'trex_operator', 'trex_reader', 'trex_adopter');
