@@ -128,6 +128,6 @@ def mutate(conn: psycopg.Connection[Any], function: str, old: str, new: str) -> 
         " where p.pronamespace = 'trex'::regnamespace and p.proname = %s",
         (function,),
     ).fetchone()
-    assert row is not None
-    assert old in row[0], f"{function} has no {old}"
+    if row is None or old not in row[0]:
+        raise ValueError(f"{function} has no {old}")
     conn.execute(row[0].replace(old, new))
