@@ -69,7 +69,10 @@ async def test_killed_workers(new_db, ledger_db, tmp_path):
                     running[victim] = group.start(*SETTINGS)
                     kills += 1
                     await asyncio.sleep(0.8)
+            # The last one may have just been started: before it listens to signals it has no
+            # exit code of its own.
             for daemon in running:
+                await until(daemon.lines)
                 daemon.signal(signal.SIGTERM)
             codes = [await daemon.ended() for daemon in running]
         found = assert_one_effect_each(database, server, 600)
