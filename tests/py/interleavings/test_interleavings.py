@@ -170,13 +170,11 @@ def test_a_waiting_session_lets_the_others_go_on(pg_db: Database) -> None:
     )
     explorer = Explorer(pg_db)
     run = explorer.replay(waits, "abcab")
-    assert [(a.session, a.number, a.waited) for a in run.answers] == [
-        ("a", 0, False),
-        ("c", 0, False),
-        ("a", 1, False),
-        ("b", 0, True),
-        ("b", 1, False),
-    ]
+    answers = [(a.session, a.number, a.waited) for a in run.answers]
+    assert answers[:2] == [("a", 0, False), ("c", 0, False)]
+    # A commit gives its locks away before its own answer is sent: either may be seen first.
+    assert sorted(answers[2:4]) == [("a", 1, False), ("b", 0, True)]
+    assert answers[4:] == [("b", 1, False)]
     assert explorer.explore(waits)["lock waits"] > 0
 
 
