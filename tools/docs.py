@@ -1,7 +1,8 @@
 """Write the generated pages again: `python -m tools.docs`; `--check` names those out of date.
 
 docs/sql-reference.md comes from the `comment on function` texts, in the order of
-`sql/functions.psql`; docs/cli.md from the commands.
+`sql/functions.psql`; docs/cli.md from the commands; the last column of docs/field-cases.md from
+the tests.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools import cli_docs
+from tools import cli_docs, field_cases
 
 ROOT = Path(__file__).resolve().parents[1]
 SQL = ROOT / "sql"
@@ -234,7 +235,11 @@ def _reasons() -> str:
 
 def pages() -> dict[Path, str]:
     """All generated pages and what they should say."""
-    return {REFERENCE: reference(), cli_docs.TARGET: cli_docs.render()}
+    return {
+        REFERENCE: reference(),
+        cli_docs.TARGET: cli_docs.render(),
+        field_cases.TARGET: field_cases.render(),
+    }
 
 
 def main(arguments: list[str]) -> int:

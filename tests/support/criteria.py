@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tools import field_cases
+
 if TYPE_CHECKING:
     import pytest
 
@@ -26,6 +28,12 @@ def criteria(root: Path, *statuses: str) -> set[str]:
 def named(item: pytest.Item) -> set[str]:
     """Return the ids that a test's `criterion` markers name."""
     return {str(name) for mark in item.iter_markers("criterion") for name in mark.args}
+
+
+def cases(item: pytest.Item) -> set[str]:
+    """Return the field cases that a test shows, by its name or by `case` markers."""
+    marked = {str(name) for mark in item.iter_markers("case") for name in mark.args}
+    return marked | field_cases.by_name(item.name)
 
 
 def is_whole_suite(config: pytest.Config, root: Path) -> bool:

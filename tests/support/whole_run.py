@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.criteria import criteria, is_whole_suite, named
+from tests.support.criteria import cases, criteria, is_whole_suite, named
+from tools import field_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,16 +15,18 @@ if TYPE_CHECKING:
 
 
 def label(items: Iterable[pytest.Item]) -> None:
-    """Write the criteria that each test names into its reports, which xdist carries over."""
+    """Write the criteria and field cases that each test names into its reports, which xdist carries
+    over."""
     for item in items:
         item.user_properties.extend(("criterion", name) for name in sorted(named(item)))
+        item.user_properties.extend(("case", name) for name in sorted(cases(item)))
 
 
 class WholeRun:
     """A pytest plugin: a complete run fails unless it verified all criteria on enough versions.
 
-    Every active criterion needs a passing test, no test names an unknown one, and tests ran on
-    `versions_needed` PostgreSQL versions. A run of selected tests is not judged.
+    Every active criterion and every field case needs a passing test, no test names an unknown one,
+    and tests ran on `versions_needed` PostgreSQL versions. A run of selected tests is not judged.
     """
 
     def __init__(self, config: pytest.Config, root: Path, *, versions_needed: int) -> None:
@@ -33,14 +36,19 @@ class WholeRun:
         self.versions: set[int] = set()
         self.named: set[str] = set()
         self.verified: set[str] = set()
+        self.cases: set[str] = set()
+        self.shown: set[str] = set()
         self.complaints: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         properties = dict.fromkeys(report.user_properties)
         ids = {str(value) for name, value in properties if name == "criterion"}
+        shown = {str(value) for name, value in properties if name == "case"}
         self.named |= ids
+        self.cases |= shown
         if report.when == "call" and report.passed:
             self.verified |= ids
+            self.shown |= shown
             self.versions |= {
                 value
                 for name, value in properties
@@ -51,9 +59,12 @@ class WholeRun:
         if not self.judged:
             return
         active = criteria(self.root, "active")
+        known = set(field_cases.ids(self.root))
         self.complaints = [
             *(f"no test of {name} passed" for name in sorted(active - self.verified)),
             *(f"no such criterion: {name}" for name in sorted(self.named - criteria(self.root))),
+            *(f"no test of case {name} passed" for name in sorted(known - self.shown)),
+            *(f"no such case: {name}" for name in sorted(self.cases - known)),
         ]
         if len(self.versions) < self.versions_needed:
             self.complaints.append(f"fewer than {self.versions_needed} PostgreSQL versions ran")

@@ -162,6 +162,7 @@ async def test_an_envelope_holds_the_payload_byte_for_byte():
     ],
     ids=lambda value: repr(value)[:40],
 )
+@pytest.mark.case("H9")
 async def test_what_an_answer_means(answer, expected):
     async with http_sink(answer) as sink:
         config = HttpConfig.read(

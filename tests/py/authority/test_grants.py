@@ -130,6 +130,7 @@ def test_not_paid_no_order_and_unreachable_wait_and_grant_nothing(backend, shop)
     assert drain(backend, shop, provider) == ["granted"]
 
 
+@pytest.mark.case("K5")
 def test_a_late_created_event_undoes_nothing(backend, shop):
     grant(backend, shop, "in_1")
     before = backend.row("entitlement")
@@ -365,6 +366,7 @@ def test_rights_expire_once_oldest_first_and_bounded(backend, shop):
     assert len(backend.rows("adjustment", kind="expired")) == 2
 
 
+@pytest.mark.case("K5", "K6")
 def test_a_subscription_is_what_the_provider_said_last(backend, shop):
     now = backend.now()
     first = {"status": "active", "period_end": now + timedelta(days=30), "asked_at": now}

@@ -31,6 +31,7 @@ def issue(shop, licence, number=1, subject="buy_1", **given):
     return shop.issue_capability(f"cap_{number}", licence, subject, **given)
 
 
+@pytest.mark.case("L3")
 def test_one_use_consumes_records_and_counts(backend, shop):
     licence = grant(backend, shop)
     issued = issue(shop, licence)
@@ -194,6 +195,7 @@ def test_a_capability_has_one_winner(postgres):
 
 
 @pytest.mark.parametrize("uses_max", [None, 25])
+@pytest.mark.case("L3")
 def test_counters_under_twenty_writers_and_crashes(postgres, uses_max):
     postgres.uncompared()
     clients = [postgres.register("shop")]

@@ -41,6 +41,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.case("O1")
 def test_counts_are_exact_and_refused_rows_are_named(
     trex: Trex, file: Path, tmp_path: Path
 ) -> None:
@@ -120,6 +121,7 @@ def test_from_stdin_and_as_sql(trex: Trex, nowhere: Trex, pg_db: Database) -> No
     assert (piped.code, piped.row["duplicate"]) == (0, 1)
 
 
+@pytest.mark.case("O1")
 def test_an_interrupted_import_is_run_again(trex: Trex, pg_db: Database) -> None:
     rows = [json.dumps({"idempotency_key": f"k{i}", "payload": i}) + "\n" for i in range(6)]
     process = trex.start(

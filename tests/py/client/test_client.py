@@ -329,6 +329,7 @@ def assert_silent(error: BaseException) -> None:
     assert "psycopg.errors" not in text
 
 
+@pytest.mark.case("M5")
 def test_errors_carry_no_text_of_the_server(
     shop: PostgresClient, conn: psycopg.Connection[Any], connect: Connect
 ) -> None:
@@ -439,6 +440,7 @@ def test_hot_calls_are_prepared_once_whatever_the_numbers(
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
+@pytest.mark.case("F3")
 def test_statements_are_prepared_again_when_the_server_forgot_them(
     shop: PostgresClient, connect: Connect, autocommit: bool
 ) -> None:
@@ -451,6 +453,7 @@ def test_statements_are_prepared_again_when_the_server_forgot_them(
         assert len(client.claim("w1")) == 1
 
 
+@pytest.mark.case("F2")
 def test_statements_are_prepared_again_when_a_result_type_changed(
     shop: PostgresClient, pg_db: Database, conn: psycopg.Connection[Any]
 ) -> None:

@@ -174,6 +174,7 @@ def test_rows_that_no_state_allows(full: PostgresBackend) -> None:
     assert full.dump() == before
 
 
+@pytest.mark.case("M5")
 def test_no_constraint_shows_the_row(full: PostgresBackend) -> None:
     """Arguments are checked before a constraint could print the row that holds them."""
     client = full.client("shop")

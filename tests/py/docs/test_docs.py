@@ -13,13 +13,34 @@ from pathlib import Path
 
 import pytest
 
-from tools import cli_docs, docs, tour
+from tools import cli_docs, docs, field_cases, tour
 from trex_client.demo import faults, source
 
 pytestmark = pytest.mark.criterion("ac-0054")
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+CASES = [
+    f"{area}{number}"
+    for area, numbers in {
+        "A": (1, 2, 5, 6, 7, 8),
+        "B": (3, 4, 5, 6, 7, 9, 11, 12),
+        "C": (1, 2, 3, 5, 6, 7),
+        "D": (1, 3, 4, 5, 6),
+        "E": (1, 2, 3, 4, 5),
+        "F": (1, 2, 3, 5),
+        "G": (1, 2, 3, 5, 6, 9),
+        "H": (1, 3, 4, 5, 8, 9),
+        "I": (1, 2, 3, 5, 7),
+        "J": (1, 3, 4, 5, 6, 7),
+        "K": (1, 2, 3, 4, 5, 6, 7, 9, 13, 16, 17, 18),
+        "L": (1, 3),
+        "M": (2, 3, 5, 6),
+        "N": (1, 2, 3, 5, 7, 8, 9, 10),
+        "O": (1, 2, 4, 6, 8),
+    }.items()
+    for number in numbers
+]
 WITH_BLOCKS = ["README.md", "docs/sql-without-python.md", "docs/operations.md"]
 
 
@@ -140,6 +161,27 @@ def test_pages_promise_no_more_than_is_true(page):
     text = page.read_text(encoding="utf-8").lower()
     assert "exactly once" not in text
     assert "exactly-once" not in text
+
+
+@pytest.mark.criterion("ac-0066")
+def test_every_field_case_is_on_its_page_and_has_a_test():
+    assert len(CASES) == 88
+    assert field_cases.ids() == CASES
+    assert set(field_cases.by_case()) == set(CASES)
+    text = field_cases.TARGET.read_text(encoding="utf-8")
+    assert all(text.count(f"\n| {case} | ") == 1 for case in CASES)
+
+
+@pytest.mark.criterion("ac-0066")
+def test_a_case_is_named_by_its_test(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "def test_a1_x(): ...\n\n@pytest.mark.case('B2', 'C3')\nasync def test_y(): ...\n"
+        "def test_a_z(): ...\ndef helper_d4_x(): ...\n"
+    )
+    found = {
+        case: [name for _, name in tests] for case, tests in field_cases.by_case(tmp_path).items()
+    }
+    assert found == {"A1": ["test_a1_x"], "B2": ["test_y"], "C3": ["test_y"]}
 
 
 def test_the_tour_notices_a_wrong_output(tmp_path, monkeypatch):

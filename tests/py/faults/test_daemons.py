@@ -48,6 +48,7 @@ def assert_one_effect_each(database, server, number):
     return found
 
 
+@pytest.mark.case("B9")
 async def test_killed_workers(new_db, ledger_db, tmp_path):
     seed = 7
     dice = random.Random(seed)
@@ -290,6 +291,7 @@ async def test_three_crash_points(new_db, ledger_db, tmp_path, kind, when):
 
 
 @pytest.mark.criterion("ac-0046")
+@pytest.mark.case("B9")
 async def test_exit_codes_say_why(new_db, ledger_db, tmp_path):
     database = new_db()
     client = register(database)
@@ -326,6 +328,7 @@ async def test_exit_codes_say_why(new_db, ledger_db, tmp_path):
 
 
 @pytest.mark.criterion("ac-0047")
+@pytest.mark.case("O2")
 async def test_a_killed_backfill_is_run_again(new_db, ledger_db, tmp_path):
     database = new_db()
     client = register(database, lease_default=timedelta(seconds=1), **QUICK)
@@ -347,6 +350,7 @@ async def test_a_killed_backfill_is_run_again(new_db, ledger_db, tmp_path):
     assert found.effects == 300
 
 
+@pytest.mark.case("B5")
 async def test_a_namesake_cannot_finish_what_it_did_not_claim(new_db):
     database = new_db()
     client = register(database)

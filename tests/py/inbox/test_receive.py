@@ -95,6 +95,22 @@ def test_the_same_event_again_adds_no_work_in_any_state(backend, shop):
     assert [row["action"] for row in backend.rows("audit", message_id=first.message_id)] == []
 
 
+def test_k16_each_event_of_a_page_is_answered(backend, shop):
+    """Three known, one new one twice, one new: what is new is told apart, and works once."""
+    for number in range(3):
+        receive(shop, f"evt_{number}")
+        claimed = claim(shop)
+        shop.complete(claimed.message_id, claimed.fence)
+    with backend.transaction(shop):
+        answers = [receive(shop, f"evt_{number}") for number in (0, 3, 1, 3, 2, 4)]
+    assert [(answer.status, answer.state) for answer in answers] == [
+        ("deduplicated", "delivered"), ("received", "ready"), ("deduplicated", "delivered"),
+        ("deduplicated", "ready"), ("deduplicated", "delivered"), ("received", "ready"),
+    ]  # fmt: skip
+    fresh = [answer.message_id for answer in answers if answer.status == "received"]
+    assert [c.message_id for c in shop.claim("w", 10, box="inbox")] == fresh
+
+
 def test_other_bytes_under_the_same_id_are_evidence_and_nothing_else(backend, shop):
     first = receive(shop)
     changed = receive(shop, raw=b"other", event_type="invoice.voided", key_id="k2")
@@ -110,6 +126,7 @@ def test_other_bytes_under_the_same_id_are_evidence_and_nothing_else(backend, sh
 
 
 @pytest.mark.parametrize("end", ["fail", "dead_letter"])
+@pytest.mark.case("K18")
 def test_a_parked_event_comes_to_life_when_it_is_sent_again(backend, shop, end):
     first = receive(shop)
     claimed = claim(shop)
@@ -141,6 +158,7 @@ def test_an_unknown_or_conflicting_event_waits_for_resolve(shop):
         shop.complete(claimed.message_id, claimed.fence)
 
 
+@pytest.mark.case("K13")
 def test_nothing_is_suppressed_across_accounts_providers_or_instances(backend, shop):
     other = backend.register("other")
     answers = [
@@ -215,6 +233,7 @@ def test_strangers_are_refused(backend, shop):
     ],
     ids=repr,
 )
+@pytest.mark.case("K13")
 def test_bad_arguments_store_nothing(backend, given):
     shop = backend.register("shop", payload_max=64)
     with pytest.raises(InvalidArgument):
@@ -273,6 +292,7 @@ def test_status_takes_one_way_to_name_an_event(shop, given):
         shop.inbox_status(**given)
 
 
+@pytest.mark.case("K18")
 def test_waiting_spends_no_allowance(backend):
     shop = backend.register("shop", max_attempts=1)
     receive(shop)
@@ -293,6 +313,7 @@ def test_a_targeted_claim_takes_the_events_of_one_object(shop):
     assert [c.payload["id"] for c in claims] == ["e1", "e3"]
 
 
+@pytest.mark.case("K9")
 def test_of_many_receivers_of_one_event_one_stores_it(postgres):
     postgres.uncompared()
     postgres.register("shop")

@@ -68,6 +68,7 @@ def test_all_rows_in_every_state_land_in_quarantine(old_db, tools):
     ).fetchone() == (0, 0)
 
 
+@pytest.mark.case("O1")
 def test_a_later_run_adds_only_new_rows(old_db, tools):
     assert bring_in(old_db, tools).returncode == 0
     conn = old_db.connect()

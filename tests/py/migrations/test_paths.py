@@ -47,6 +47,7 @@ def second_db(new_db, pg_server):
 
 
 @pytest.mark.parametrize("path", ["psql", "yoyo"])
+@pytest.mark.case("N10")
 def test_all_paths_give_the_same_dump_twice(ready_db, second_db, tools, tree, path):
     for _ in range(2):
         by_python(ready_db, tools, tree.root)
@@ -57,6 +58,7 @@ def test_all_paths_give_the_same_dump_twice(ready_db, second_db, tools, tree, pa
 
 
 @pytest.mark.parametrize("path", PATHS)
+@pytest.mark.case("N10")
 def test_an_upgrade_with_data_equals_a_fresh_install(
     ready_db, second_db, tools, tree, tmp_path, path
 ):
@@ -140,6 +142,7 @@ def test_changed_missing_and_added_functions_are_named(ready_db, tree, tools):
     assert m.schema_state(conn, root=tree.root).drifted == ()
 
 
+@pytest.mark.case("F1")
 def test_eight_migrators_at_one_barrier_all_succeed(ready_db, tree, tools):
     barrier = threading.Barrier(8)
 

@@ -28,12 +28,14 @@ def refused_by_psql(database, tree, tools, name):
     assert name in done.stderr
 
 
+@pytest.mark.case("N1")
 def test_a_duplicate_number_is_refused_naming_both(tree):
     first = tree.last
     second = tree.add("other", NOTHING, number=int(first[:4]))
     assert set(refused(m.DuplicateMigration, tree).files) == {first, second}
 
 
+@pytest.mark.case("N1")
 def test_a_recorded_number_with_another_name_is_refused(ready_db, tree, tools, tmp_path):
     branch = tree.copy(tmp_path / "branch")
     theirs = branch.add("theirs", NOTHING)
@@ -46,11 +48,13 @@ def test_a_recorded_number_with_another_name_is_refused(ready_db, tree, tools, t
     assert tools.dump(ready_db) == before
 
 
+@pytest.mark.case("N1")
 def test_a_gap_among_the_files_is_refused(tree):
     name = tree.add("later", NOTHING, number=int(tree.last[:4]) + 2)
     assert refused(m.MigrationGap, tree).files == (name,)
 
 
+@pytest.mark.case("N1")
 def test_a_removed_file_is_refused(tree):
     removed = tree.last
     tree.add("later", NOTHING)
@@ -58,6 +62,7 @@ def test_a_removed_file_is_refused(tree):
     assert refused(m.MigrationGap, tree).files == (tree.last,)
 
 
+@pytest.mark.case("N1")
 def test_a_file_below_the_last_recorded_one_is_refused(ready_db, tree, tools):
     skipped = tree.add("skipped", NOTHING)
     tree.add("later", NOTHING)
@@ -69,6 +74,7 @@ def test_a_file_below_the_last_recorded_one_is_refused(ready_db, tree, tools):
     refused_by_psql(ready_db, tree, tools, skipped)
 
 
+@pytest.mark.case("N10")
 def test_an_edited_file_is_refused(ready_db, tree, tools):
     by_python(ready_db, tools, tree.root)
     name = tree.last
@@ -104,6 +110,7 @@ def test_an_unknown_newer_schema_is_refused(ready_db, tree, tools, tmp_path):
     assert tools.dump(ready_db) == before
 
 
+@pytest.mark.case("N2")
 def test_a_program_refuses_a_partial_version(ready_db, tree, tools, tmp_path):
     by_python(ready_db, tools, tree.root)
     name = tree.add("later", NOTHING)
@@ -154,6 +161,7 @@ def test_a_file_that_does_not_record_itself_is_refused(ready_db, tree, tools):
     assert row == (None,)
 
 
+@pytest.mark.case("N2")
 def test_a_migration_that_fails_half_way_leaves_nothing_and_can_go_on(ready_db, tree, tools):
     by_python(ready_db, tools, tree.root)
     before = tools.dump(ready_db)
@@ -193,6 +201,7 @@ def test_a_failing_function_leaves_all_functions_as_they_were(ready_db, tree, to
     assert tools.dump(ready_db) == before
 
 
+@pytest.mark.case("N5")
 def test_a_lock_on_a_table_fails_fast_and_blocks_nobody_for_ever(ready_db, tree, tools):
     by_python(ready_db, tools, tree.root)
     name = tree.add(
@@ -233,6 +242,7 @@ def test_a_lock_on_a_table_fails_fast_and_blocks_nobody_for_ever(ready_db, tree,
     assert m.migrate(ready_db.dsn(MIGRATOR), root=tree.root).applied == (name,)
 
 
+@pytest.mark.case("F1")
 def test_the_wait_for_another_migrator_is_bounded(ready_db, tree, tools):
     other = ready_db.connect(autocommit=False)
     other.execute("select pg_advisory_xact_lock(%s::int, %s::int)", m.LOCK_KEYS)
@@ -283,6 +293,7 @@ def test_errors_never_show_data(ready_db, tree, tools):
     conn.execute("select 1")
 
 
+@pytest.mark.case("F1")
 def test_a_lost_connection_leaves_nothing_and_can_be_repeated(ready_db, tree):
     name = tree.add("slow", "create table trex.half ();\nselect pg_sleep(60);")
     watch = ready_db.connect()

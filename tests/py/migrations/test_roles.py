@@ -30,6 +30,7 @@ def bare(request, private_server):
     return database
 
 
+@pytest.mark.case("N2", "N3")
 def test_each_missing_right_is_named_and_then_it_goes_on(bare, tree):
     with pytest.raises(m.MissingRight):
         m.migrate(bare.dsn(MIGRATOR), root=tree.root)
@@ -49,6 +50,7 @@ def test_each_missing_right_is_named_and_then_it_goes_on(bare, tree):
 
 
 @pytest.mark.parametrize("bare", [VERSIONS[0]], indirect=True)
+@pytest.mark.case("N3")
 def test_psql_alone_and_a_dba_without_superuser_are_enough(bare, tree):
     tools = Tools(bare.server.embedded.bindir)
     root = tree.root
@@ -81,6 +83,7 @@ def test_roles_have_no_rights_of_their_own(ready_db):
     assert tuple(r[0] for r in rows) == ROLES
 
 
+@pytest.mark.case("N3")
 def test_everything_belongs_to_trex_owner_whoever_migrates(ready_db, new_db, pg_server):
     by_superuser = new_db(pg_server.version, migrated=False)
     make_migrator(by_superuser)

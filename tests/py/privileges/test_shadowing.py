@@ -104,6 +104,7 @@ def answers(house: House, conn: psycopg.Connection[Any]) -> dict[str, Said]:
     return found
 
 
+@pytest.mark.case("N7")
 def test_shadowed_names_change_nothing(house: House) -> None:
     clean = answers(house, house.connect("all"))
     conn, made = shadow(house)
@@ -118,6 +119,7 @@ def test_shadowed_names_change_nothing(house: House) -> None:
     assert sum(1 for said in evil.values() if said.code is None) > 40
 
 
+@pytest.mark.case("N7")
 def test_shadowed_names_for_real_work(house: House) -> None:
     """Not rolled back: a message through its life, and the trigger guards of the tables."""
     conn, _ = shadow(house)
@@ -173,6 +175,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.case("N7")
 def test_settings_change_nothing(house: House) -> None:
     clean = answers(house, house.connect("all"))
     taken = 0
@@ -219,6 +222,7 @@ TOO_LONG = "x" * 10_240
 
 
 @pytest.mark.parametrize("text", NASTY, ids=range(len(NASTY)))
+@pytest.mark.case("N8")
 def test_words_are_data(house: House, text: str) -> None:
     conn = house.connect("all")
     words = (OWN, text, text, text, text)
@@ -301,6 +305,7 @@ def test_long_words_are_refused(house: House) -> None:
         assert caught.value.sqlstate == "TX400"
 
 
+@pytest.mark.case("N8")
 def test_no_function_makes_statements() -> None:
     """No dynamic SQL anywhere: nothing to inject into."""
     bodies = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import contextmanager
 from datetime import timedelta
 from decimal import Decimal
@@ -15,6 +16,7 @@ import pytest
 from tests.py.authority.world import ACCOUNT, Provider, drain, grant, order, receive
 from tests.support.backends import WHO
 from trex_client.errors import AccessDenied, InvalidArgument, NotFound
+from trex_client.model import Movement
 
 pytestmark = pytest.mark.criterion("ac-0060")
 
@@ -437,3 +439,62 @@ def test_a_page_reads_what_it_holds(postgres):
     assert row is not None
     plan = row[0][0]["Plan"]
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 3000
+
+
+def test_j7_what_is_under_way_is_no_finding(backend, shop):
+    """Deferred to tomorrow, in retry, claimed, and delivered between two pages of one run."""
+    lived_in(backend, shop)
+    shop.enqueue("pay", "tomorrow", {}, account="a", currency="USD", cash_delta=5,
+                 delay=timedelta(days=1))  # fmt: skip
+    for number in range(3):
+        shop.enqueue("pay", f"again{number}", {}, account="a", currency="USD", cash_delta=1)
+        (claim,) = shop.claim("w")
+        shop.retry(claim.message_id, claim.fence, delay=timedelta(hours=2))
+    for number in range(40):
+        shop.enqueue("pay", f"now{number}", {}, account="a", currency="USD", cash_delta=1)
+    held = shop.claim("w", 40, lease=timedelta(minutes=10))
+    backend.advance(60)
+    for _ in range(2):
+        report = shop.reconcile(limit=4, **WHO)
+        while report.state == "running":
+            for claim in held[:1]:
+                shop.complete(
+                    claim.message_id, claim.fence, balance=Decimal(1000), version=claim.fence
+                )
+                held.remove(claim)
+            report = shop.reconcile(run_id=report.run_id, limit=4, **WHO)
+        assert (report.state, report.found) == ("clean", 0)
+    assert not held
+    assert shop.reconcile_findings() == []
+    (cash,) = shop.pending_cash_delta()
+    assert (cash.pending, cash.entries) == (8, 4)
+
+
+@pytest.mark.case("J7")
+def test_a_run_beside_workers_finds_nothing(postgres):
+    """Each page is one snapshot, whatever is delivered while it is read."""
+    postgres.uncompared()
+    shop = postgres.register("shop")
+    workers = [postgres.client("shop") for _ in range(2)]
+    over = threading.Event()
+    done = []
+
+    def work(client):
+        while not over.is_set():
+            for claim in client.claim("w", 5):
+                client.complete(claim.message_id, claim.fence)
+                done.append(claim.message_id)
+
+    threads = [threading.Thread(target=work, args=(client,)) for client in workers]
+    for thread in threads:
+        thread.start()
+    runs: list[Any] = []
+    try:
+        while len(runs) < 5 or len(done) < 200:
+            shop.enqueue_many([Movement("pay", f"k{len(runs)}-{n}", n) for n in range(40)])
+            runs.append(run(shop, limit=7)[0])
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert {(report.state, report.found) for report in runs} == {("clean", 0)}

@@ -92,6 +92,7 @@ NASTY = [
 ]
 
 
+@pytest.mark.case("M2")
 async def test_a_daemon_at_debug_shows_nothing(new_db, tmp_path):
     database = new_db()
     client = register(
@@ -210,6 +211,7 @@ async def test_what_an_adapter_raises_is_never_shown(new_db):
     assert set(BOOMS)
 
 
+@pytest.mark.case("M5")
 async def test_a_claim_failure_shows_nothing(new_db):
     database = new_db()
     client = register(database)

@@ -118,6 +118,7 @@ class Measured:
 
 @pytest.mark.criterion("ac-0031")
 @pytest.mark.parametrize("state", STATES)
+@pytest.mark.case("E3")
 def test_buffers(pg_db, state):
     measured = Measured(pg_db, state)
     cost = measured.cost
@@ -178,6 +179,7 @@ def test_buffers(pg_db, state):
 
 
 @pytest.mark.criterion("ac-0031")
+@pytest.mark.case("E3")
 def test_a_page_of_parked_messages_is_a_page(pg_db):
     measured = Measured(pg_db, "empty")
     measured.conn.execute("select * from trex.claim('shop', 'w', 1000)")

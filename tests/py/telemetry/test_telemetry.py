@@ -118,6 +118,7 @@ def test_what_is_known_gets_through(log):
     ],
     ids=lambda f: repr(sorted(f))[:40],
 )
+@pytest.mark.case("M3")
 def test_what_is_not_known_is_dropped_and_counted(log, fields):
     telemetry = door(log)
     telemetry._write(Event.UNKNOWN, "info", fields)
@@ -164,6 +165,7 @@ def test_a_correlation_is_a_digest_unless_it_is_an_id(identity, kept):
         assert len(shown) == 39
 
 
+@pytest.mark.case("M6")
 def test_series_are_bounded_whatever_comes(log):
     telemetry = door(log)
     for number in range(1000):

@@ -51,6 +51,7 @@ def test_a_signed_event_is_stored_and_acknowledged(hooks, rows):
         '{"id":"evt_1","type":"a","name":"café"}',
     ],
 )
+@pytest.mark.case("K1")
 def test_bytes_are_verified_and_stored_as_they_came(hooks, rows, shop, body):
     header = hooks.stripe(body)
     changed = hooks.send(body.replace("evt_1", "evt_1 ") + " ", [("Stripe-Signature", header)])
@@ -75,6 +76,7 @@ def test_bytes_are_verified_and_stored_as_they_came(hooks, rows, shop, body):
         ('{"id": "evt_1", "type": "a", "x": 1e999999}', "evt_1"),
     ],
 )
+@pytest.mark.case("G1", "K1")
 def test_signed_but_unreadable_is_kept_by_its_hash(hooks, rows, body, event_id):
     assert hooks.signed(body).status_code == 200
     digest = "sha256:" + hashlib.sha256(body.encode()).hexdigest()
@@ -94,6 +96,7 @@ def test_an_event_without_a_usable_id_goes_by_its_hash(hooks, rows, body):
     assert stored == "sha256:" + hashlib.sha256(body.encode()).hexdigest()
 
 
+@pytest.mark.case("K1")
 def test_what_is_no_body_for_us(hooks, rows):
     header = [("Stripe-Signature", hooks.stripe(BODY))]
     bad_utf8 = hooks.send(b'{"id": "\xff"}', header)
@@ -121,6 +124,7 @@ def test_the_limit_holds_while_the_body_streams(hooks, rows):
     assert rows() == []
 
 
+@pytest.mark.case("K2", "K3")
 def test_stamps(hooks, rows):
     now = int(time.time())
     hooks.frozen[0] = now
@@ -139,6 +143,7 @@ def test_stamps(hooks, rows):
     assert len(rows()) == 1
 
 
+@pytest.mark.case("K2", "K3")
 def test_a_captured_request_is_worth_nothing(hooks, rows):
     """Inside the window it is a duplicate, outside it is refused; from the future too."""
     for ahead in (0, 300):
@@ -153,6 +158,7 @@ def test_a_captured_request_is_worth_nothing(hooks, rows):
     assert len(rows()) == 2
 
 
+@pytest.mark.case("K4")
 def test_rotation(hooks, rows):
     stamp, good = hooks.stripe(BODY).split(",")
     old = hooks.stripe(BODY, "OLD", at=int(stamp[2:])).split(",")[1]
@@ -216,6 +222,7 @@ def test_standard_webhooks_refused(hooks, rows):
     assert rows() == []
 
 
+@pytest.mark.case("K13")
 def test_one_id_of_two_accounts_is_two_events(hooks, rows):
     for path in ("/stripe/main", "/stripe/second"):
         assert hooks.signed(BODY, path).json() == {"deduplicated": False}
@@ -223,6 +230,7 @@ def test_one_id_of_two_accounts_is_two_events(hooks, rows):
     assert [row[3] for row in rows()] == ["acct_a", "acct_b"]
 
 
+@pytest.mark.case("K9")
 def test_the_database_decides_between_processes(pg_db, shop, rows):
     with sender(pg_db) as first, sender(pg_db) as second:
         with ThreadPoolExecutor(8) as pool:
@@ -238,6 +246,7 @@ def test_the_database_decides_between_processes(pg_db, shop, rows):
         assert third.signed(event("evt_0")).json() == {"deduplicated": True}
 
 
+@pytest.mark.case("K7")
 def test_nothing_is_acknowledged_that_is_not_stored(pg_db, shop, rows):
     admin = pg_db.connect()
     with sender(pg_db, connections=1) as hooks:
@@ -277,6 +286,7 @@ def test_too_slow_is_not_stored(pg_db, shop, rows):
         assert hooks.signed(BODY).json() == {"deduplicated": False}
 
 
+@pytest.mark.case("K7")
 def test_killed_between_insert_and_commit(pg_db, shop, rows):
     """The backend dies before its commit: 503, and no row; then all is well."""
     admin, blocker = pg_db.connect(), pg_db.connect(autocommit=False)
@@ -303,6 +313,7 @@ def test_killed_between_insert_and_commit(pg_db, shop, rows):
         assert hooks.signed(BODY).json() == {"deduplicated": False}
 
 
+@pytest.mark.case("K7")
 def test_a_sender_that_never_sees_the_answer_repeats(hooks, rows):
     """Committed, and the reply lost: the repetition is a duplicate."""
     host, port = hooks.url.removeprefix("http://").split(":")
@@ -328,6 +339,7 @@ def test_a_lost_connection_costs_no_event(pg_db, hooks, rows):
     assert len(rows()) == 2
 
 
+@pytest.mark.case("K17")
 def test_verified_once_and_never_again(pg_db, hooks, shop, rows):
     """Processing an hour later, or a redrive after the secret is gone, looks at no stamp."""
     hooks.signed(BODY, secret="OLD")

@@ -49,6 +49,7 @@ async def test_slow_calls_keep_their_leases(new_db):
     assert_counters_equal_rows(database, first, second)
 
 
+@pytest.mark.case("A7")
 async def test_the_tail_of_a_batch_is_not_sent_twice(new_db):
     # One slow call at a time, a lease shorter than the whole batch, and a second worker beside it.
     database = new_db()
@@ -72,6 +73,7 @@ class Skip:
         return time.monotonic() + self.ahead
 
 
+@pytest.mark.case("A5")
 async def test_no_call_begins_after_the_lease_ended(new_db):
     database = new_db()
     client = register(database)
@@ -157,6 +159,7 @@ async def test_a_claim_lost_while_waiting_is_never_sent(new_db):
 # draining
 
 
+@pytest.mark.case("B9")
 async def test_draining_finishes_reports_and_releases(new_db):
     database = new_db()
     client = register(database)
@@ -203,6 +206,7 @@ def claims_two(worker):
     worker._room = lambda: 0 if worker.draining else 2
 
 
+@pytest.mark.case("B11")
 async def test_interruptions_before_the_send_use_up_nothing(new_db):
     database = new_db()
     client = register(database, max_attempts=3)
@@ -223,6 +227,7 @@ async def test_interruptions_before_the_send_use_up_nothing(new_db):
     assert books(database)["delivered"] == 2
 
 
+@pytest.mark.case("B9")
 async def test_what_is_left_after_the_drain_time(new_db):
     database = new_db()
     client = register(database)

@@ -141,6 +141,7 @@ async def test_a_busy_worker_does_not_listen(new_db):
     await running
 
 
+@pytest.mark.case("I1")
 async def test_a_late_committer_is_found_at_once(new_db):
     database = new_db()
     client = register(database)
@@ -157,6 +158,7 @@ async def test_a_late_committer_is_found_at_once(new_db):
     await running
 
 
+@pytest.mark.case("B12", "I5")
 async def test_failing_rows_do_not_hold_up_good_ones(new_db):
     database = new_db()
     client = register(database, backoff_base=timedelta(seconds=5))
@@ -226,6 +228,7 @@ async def test_terminated_sessions_lose_nothing(new_db):
     assert_sound(database)
 
 
+@pytest.mark.case("B12")
 async def test_a_restart_is_survived_and_noise_is_bounded(private_server):
     server = private_server()
     database = server.create_database()
@@ -256,6 +259,7 @@ async def test_a_restart_is_survived_and_noise_is_bounded(private_server):
     assert made.counters()["duplicate"] == found["duplicate"]
 
 
+@pytest.mark.case("F5")
 async def test_a_read_only_server_changes_nothing_until_it_is_primary_again(new_db):
     database = new_db()
     client = register(database)
@@ -296,6 +300,7 @@ async def test_stopping_without_a_server_does_not_hang():
     assert await asyncio.wait_for(running, 5) is Exit.OK
 
 
+@pytest.mark.case("B12")
 async def test_a_broken_database_is_no_busy_loop(new_db):
     database = new_db()
     register(database)

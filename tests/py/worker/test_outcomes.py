@@ -64,6 +64,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("step", "state", "reason", "counter"), CASES, ids=[c[0] for c in CASES])
+@pytest.mark.case("B4")
 async def test_each_answer(new_db, step, state, reason, counter):
     database = new_db()
     client = register(database, backoff_base=timedelta(seconds=30))
@@ -80,6 +81,7 @@ async def test_each_answer(new_db, step, state, reason, counter):
     assert "canary" not in done.log.getvalue()
 
 
+@pytest.mark.case("B4")
 async def test_one_bad_row_stops_nobody(new_db):
     database = new_db()
     client = register(database)
@@ -151,6 +153,7 @@ async def test_a_snapshot_for_a_message_without_cash_is_left_out(new_db):
 
 
 @pytest.mark.parametrize("balance", [Decimal("1.005"), Decimal("1e40"), Decimal("NaN"), 1.5])
+@pytest.mark.case("J4")
 async def test_a_snapshot_that_cannot_be_stored_is_seen_and_stops_nobody(new_db, balance):
     database = new_db()
     client = register(database, backoff_base=timedelta(seconds=30))

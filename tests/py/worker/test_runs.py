@@ -51,6 +51,7 @@ def program(database, server, role="worker", **changes):
     return Program(**{**values, **changes})
 
 
+@pytest.mark.case("O1")
 async def test_backfill_gives_exact_counts_and_ends(new_db, ledger_db):
     database = new_db()
     client = register(database)
@@ -64,6 +65,7 @@ async def test_backfill_gives_exact_counts_and_ends(new_db, ledger_db):
     assert_sound(database)
 
 
+@pytest.mark.case("O2")
 async def test_two_backfills_and_a_daemon_at_once(new_db, ledger_db):
     database = new_db()
     client = register(database)
@@ -163,6 +165,7 @@ async def test_backfill_with_retrying_rows(new_db, ledger_db):
     assert audited == [(12,)]
 
 
+@pytest.mark.case("O1")
 async def test_an_interrupted_backfill_goes_on(new_db):
     database = new_db()
     client = register(database)
@@ -214,6 +217,7 @@ async def test_targeted_processing_leaves_leased_and_parked_rows_alone(new_db):
     assert client.status(parked).state == "permanent"
 
 
+@pytest.mark.case("I7")
 async def test_an_uncommitted_message_is_delivered_later(new_db):
     database = new_db()
     register(database)

@@ -58,6 +58,7 @@ def crash(database, *, marked):
 @pytest.mark.parametrize("arrived", [False, True], ids=["before the call", "after the ledger"])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", SINKS)
+@pytest.mark.case("L1")
 async def test_a_crash(new_db, kind, policy, arrived):
     database = new_db()
     client, message_id = setup(database, policy)
@@ -96,6 +97,7 @@ async def test_a_crash(new_db, kind, policy, arrived):
 @pytest.mark.parametrize("step", ["lost_answer", "boom_after", "lost_request"])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", SINKS)
+@pytest.mark.case("J1")
 async def test_a_lost_answer(new_db, kind, policy, step):
     database = new_db()
     client, message_id = setup(database, policy)
