@@ -17,6 +17,7 @@ import hashlib
 import json
 import logging
 import re
+import ssl
 import sys
 import threading
 import time
@@ -30,11 +31,12 @@ from trex_client.errors import BY_SQLSTATE
 from trex_client.model import REASONS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from datetime import timedelta
     from types import TracebackType
     from typing import TextIO, Unpack
 
+    from trex_client.adapters.network import Resolve
     from trex_client.model import Claim, InstanceStats, Report
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -535,24 +537,46 @@ class _CountOnly(logging.Handler):
         self._telemetry.event(Event.LIBRARY_LOG, "debug", severity=record.levelno)
 
 
-def webhook_poster(url: str, timeout: timedelta) -> Callable[[bytes], Awaitable[bool]]:
+def webhook_poster(
+    url: str,
+    timeout: timedelta,
+    networks: Sequence[str] = (),
+    *,
+    resolve: Resolve | None = None,
+) -> Callable[[bytes], Awaitable[bool]]:
     """Return a webhook for `Telemetry`: POST to an https URL (http only to this machine).
 
-    Raises:
-        ConfigError: the URL isn't like that.
-    """
-    import httpx
+    It connects where an HTTP adapter may: to public addresses, and to private ones in `networks`
+    such as `10.1.0.0/16`. No redirect is followed, no proxy used, and only the status is read.
 
-    from trex_client.adapters.network import parse_url
+    Raises:
+        ConfigError: URL or networks aren't like that.
+    """
+    import httpcore
+
+    from trex_client.adapters.network import AddressRule, GuardedBackend, parse_networks, parse_url
 
     target = parse_url(url, "alert webhook")
+    rule = AddressRule(parse_networks(networks, "alert networks"))
+    backend = GuardedBackend(rule, resolve) if resolve else GuardedBackend(rule)
+    address = httpcore.URL(
+        scheme=target.raw_scheme, host=target.raw_host, port=target.port, target=target.raw_path
+    )
+    headers = [(b"Host", target.netloc), (b"Content-Type", b"application/json")]
 
     async def post(body: bytes) -> bool:
-        async with httpx.AsyncClient(
-            timeout=timeout.total_seconds(), follow_redirects=False, trust_env=False
-        ) as client:
-            headers = {"Content-Type": "application/json"}
-            answer = await client.post(target, content=body, headers=headers)
-            return answer.is_success
+        async with (
+            asyncio.timeout(timeout.total_seconds()),
+            httpcore.AsyncConnectionPool(
+                ssl_context=ssl.create_default_context(), network_backend=backend
+            ) as pool,
+            pool.stream(
+                "POST",
+                address,
+                headers=[*headers, (b"Content-Length", str(len(body)).encode())],
+                content=body,
+            ) as answer,
+        ):
+            return 200 <= answer.status < 300
 
     return post

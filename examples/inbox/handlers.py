@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from urllib.parse import quote
 
 import httpx
 
@@ -26,7 +27,7 @@ async def ask_for_invoice(incoming: Incoming) -> dict[str, str] | Waiting | Refu
         auth=(os.environ["PROVIDER_KEY"], ""),
         timeout=10,
     ) as provider:
-        answer = await provider.get(f"/v1/invoices/{invoice_id}")
+        answer = await provider.get(f"/v1/invoices/{quote(invoice_id, safe='')}")
     if answer.status_code == 404:
         return Refused("not_found")
     if answer.status_code != 200:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# All that is assigned of IPv6. What stands for IPv4 in other ways (compatible, translated, NAT64 of
+# one's own) lies outside, and so does site-local.
+_GLOBAL = ipaddress.IPv6Network("2000::/3")
+# Not public, whatever the library of this version says: protocol assignments, relays of 6to4, the
+# host below an Azure machine, documentation.
+_INSIDE = tuple(
+    ipaddress.ip_network(name)
+    for name in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "3fff::/20")
+)
+_HOST = re.compile(rb"[a-z0-9._-]+|[0-9a-f:.]+", re.ASCII)
 _MOST_ADDRESSES = 4
 
 
@@ -68,7 +79,7 @@ def parse_url(text: str, setting: str, allow_hosts: tuple[str, ...] = ()) -> htt
         port_ok = url.port is None or 0 < url.port < 65536
     except (httpx.InvalidURL, ValueError):
         raise ConfigError(setting) from None
-    if url.scheme not in {"http", "https"} or not url.host or not port_ok:
+    if url.scheme not in {"http", "https"} or not _HOST.fullmatch(url.raw_host) or not port_ok:
         raise ConfigError(setting)
     if url.userinfo:
         raise ConfigError(f"{setting} holds a user or password")
@@ -104,7 +115,9 @@ class AddressRule:
             return ip.is_loopback
         if any(ip.version == network.version and ip in network for network in self.allow_networks):
             return True
-        return ip.is_global and not ip.is_multicast
+        if not ip.is_global or ip.is_multicast or (ip.version == 6 and ip not in _GLOBAL):
+            return False
+        return not any(ip.version == network.version and ip in network for network in _INSIDE)
 
 
 async def _resolve(host: str, port: int) -> list[str]:

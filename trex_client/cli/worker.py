@@ -109,7 +109,8 @@ def _register_daemon(app: typer.Typer) -> None:
     summary = (
         "Deliver for ever: claim, deliver, record. SIGTERM or SIGINT: claim nothing more, give"
         " back what hasn't begun, let calls under way end, report, leave. Logs are JSON lines on"
-        " stderr. Alerts are log events too, and are posted to TREX_ALERT_WEBHOOK when that is set."
+        " stderr. Alerts are log events too, and are posted to TREX_ALERT_WEBHOOK when that is set;"
+        " private networks that it may lead into are named in TREX_ALERT_NETWORKS."
     )
 
     @app.command(
@@ -372,6 +373,7 @@ def _program(
         level=level,
         http=http,
         webhook=os.environ.get("TREX_ALERT_WEBHOOK") or None,
+        webhook_networks=tuple(os.environ.get("TREX_ALERT_NETWORKS", "").split()),
         owns_process=True,
     )
 

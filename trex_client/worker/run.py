@@ -73,6 +73,7 @@ class Program:
         level: what is logged at least.
         http: host and port of health and metrics; None is off.
         webhook: where alerts are posted; None is nowhere.
+        webhook_networks: private networks that it may lead into.
         runtime: clock, sleep and dice.
         leave: ends the process at a second signal.
         owns_process: whether everything else that could print is taken over, as a command does.
@@ -87,6 +88,7 @@ class Program:
     level: Level = "info"
     http: tuple[str, int] | None = None
     webhook: str | None = field(default=None, repr=False)
+    webhook_networks: tuple[str, ...] = ()
     runtime: Runtime = field(default_factory=Runtime)
     leave: Callable[[int], object] = os._exit
     owns_process: bool = False
@@ -105,7 +107,9 @@ class Program:
 
     def telemetry(self) -> Telemetry:
         """Return the door for this program."""
-        poster = webhook_poster(self.webhook, timedelta(seconds=5)) if self.webhook else None
+        poster = None
+        if self.webhook:
+            poster = webhook_poster(self.webhook, timedelta(seconds=5), self.webhook_networks)
         telemetry = Telemetry(
             self.instance_key, topics=self.topics, level=self.level, webhook=poster
         )
