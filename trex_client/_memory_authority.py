@@ -601,13 +601,16 @@ class MemoryAuthority(MemoryOperations):
             and row.state == "active"
             and row.valid_until is not None
             and row.valid_until <= now
+            and (self._instance_key, row.entitlement_id) in self._operations.operation
         )
-        for _, grant_id in due[:limit]:
+        ended = [
             self._end_right(
                 grant_id, f"expired:{grant_id}", "expired", Decimal(0), actor, "operator", reason,
                 "valid_until", now,
-            )  # fmt: skip
-        return len(due[:limit])
+            )
+            for _, grant_id in due[:limit]
+        ]  # fmt: skip
+        return ended.count("applied")
 
     def _is_active(self, right: EntitlementRow, now: datetime) -> bool:
         return right.state == "active" and (right.valid_until is None or right.valid_until > now)

@@ -996,8 +996,9 @@ class MemoryKernel:
                     m.topic, m.idempotency_key, m.payload, m.payload_json, m.account, m.currency,
                     m.cash_delta, m.correlation_id, m.ordering_key, m.effect_policy, m.delay,
                 )  # fmt: skip
-            except InvalidArgument:
-                raise InvalidArgument(f"movement {number}") from None
+            except InvalidArgument as error:
+                argument = str(error).removeprefix(f"{InvalidArgument.text}: ")
+                raise InvalidArgument(f"movement {number}: {argument}") from None
             messages.append(message)
         _check_on(on_conflict, "on_conflict")
         self._durable()
@@ -2037,7 +2038,7 @@ class MemoryKernel:
         box: Box = "outbox",
     ) -> MessageStatus:
         _require(message_id is None or _is_integer(message_id, 1, _LAST_ID), "message_id")
-        _require(idempotency_key is None or _is_key(idempotency_key), "idempotency_key")
+        _require(idempotency_key is None or _is_key(idempotency_key), "message_id")
         _require((message_id is None) != (idempotency_key is None), "message_id")
         _require(box in BOXES, "box")
         self._enter()

@@ -241,7 +241,8 @@ select
     coalesce(d.uncertain, false) as uncertain,
     case
         when r.message_id is not null then r.delivered_at
-        when d.lease_until is null and (d.parked is not null or d.uncertain) then o.recorded_at
+        when d.lease_until is null and (d.parked is not null or d.uncertain)
+            then coalesce(o.recorded_at, m.enqueued_at)
         else m.enqueued_at
     end as since,
     d.lease_until

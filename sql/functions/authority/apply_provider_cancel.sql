@@ -24,7 +24,7 @@ declare
     v_now timestamptz;
     v_id text;
     v_held text;
-    v_ended record;
+    v_status text := 'replayed';
     v_state text;
 begin
     if trex._is_slug(p_instance_key) is not true then
@@ -49,7 +49,7 @@ begin
     v_id := trex._grant_id(p_account, p_invoice_id);
     v_held := trex._hold_event(p_instance_key, p_message_id, p_fence, p_account, v_now);
     if v_held is null then
-        v_ended := trex._end_right(
+        v_status := trex._end_right(
             p_instance_key, v_id, p_cause || ':' || p_message_id, p_cause, 0,
             (
                 select e.provider from trex.inbox_event e
@@ -62,7 +62,7 @@ begin
     from trex.entitlement e
     where e.instance_key = p_instance_key and e.entitlement_id = v_id;
     return row(
-        case when v_held is not null then 'replayed' when v_ended.status = 'applied' then 'ended' else v_ended.status end,
+        case v_status when 'applied' then 'ended' else v_status end,
         case when v_state is not null then v_id end, case when v_state is not null then v_id end,
         case when v_state is not null then v_id end, v_state, 'delivered'
     )::trex.finalized;

@@ -27,7 +27,7 @@ declare
     v_now timestamptz;
     v_id text;
     v_held text;
-    v_ended record;
+    v_status text;
     v_state text;
 begin
     if trex._is_slug(p_instance_key) is not true then
@@ -82,7 +82,7 @@ begin
         ) then
             perform trex._raise('TX423', 'another currency than what was paid');
         end if;
-        v_ended := trex._end_right(
+        v_status := trex._end_right(
             p_instance_key, v_id, 'refund:' || encode(sha256(convert_to(
                 jsonb_build_array(p_account, p_refund_id)::text, 'UTF8'
             )), 'hex'), 'refunded', -p_amount,
@@ -99,9 +99,9 @@ begin
     return row(
         case
             when v_held is not null then 'replayed'
-            when v_ended.status = 'applied' then 'refunded'
-            when v_ended.status = 'replayed' then 'already_refunded'
-            else v_ended.status
+            when v_status = 'applied' then 'refunded'
+            when v_status = 'replayed' then 'already_refunded'
+            else v_status
         end,
         case when v_state is not null then v_id end, case when v_state is not null then v_id end,
         case when v_state is not null then v_id end, v_state, 'delivered'

@@ -19,7 +19,6 @@ as $$
 declare
     v_now timestamptz;
     v_id text;
-    v_ended record;
     v_count bigint := 0;
 begin
     if trex._is_slug(p_instance_key) is not true then
@@ -42,10 +41,11 @@ begin
         limit p_limit
         for no key update of o skip locked
     loop
-        v_ended := trex._end_right(
-            p_instance_key, v_id, 'expired:' || v_id, 'expired', 0, p_actor, 'operator', p_reason, 'valid_until', v_now
-        );
-        v_count := v_count + (v_ended.status = 'applied')::integer;
+        v_count := v_count + (
+            trex._end_right(
+                p_instance_key, v_id, 'expired:' || v_id, 'expired', 0, p_actor, 'operator', p_reason, 'valid_until', v_now
+            ) = 'applied'
+        )::integer;
     end loop;
     return v_count;
 end

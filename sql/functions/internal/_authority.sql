@@ -116,7 +116,8 @@ end
 $$;
 
 -- The end of a right, as a correction of the operation that gave it. The operation is locked first,
--- then the entitlement.
+-- then the entitlement. Returns no_grant, already_ended, or what became of the correction: applied,
+-- replayed.
 create or replace function trex._end_right(
     p_instance_key text,
     p_operation_id text,
@@ -127,15 +128,15 @@ create or replace function trex._end_right(
     p_role text,
     p_reason text,
     p_evidence text,
-    p_now timestamptz,
-    out status text,
-    out state text
+    p_now timestamptz
 )
+returns text
 language plpgsql
 volatile
 security invoker
 as $$
 declare
+    v_state text;
     v_version bigint;
     v_corrected trex.corrected;
 begin
@@ -144,16 +145,14 @@ begin
     where o.instance_key = p_instance_key and o.operation_id = p_operation_id
     for no key update;
     if not found then
-        status := 'no_grant';
-        return;
+        return 'no_grant';
     end if;
-    select e.state into state
+    select e.state into v_state
     from trex.entitlement e
     where e.instance_key = p_instance_key and e.entitlement_id = p_operation_id
     for no key update;
-    if state <> 'active' and p_amount = 0 then
-        status := 'already_ended';
-        return;
+    if v_state <> 'active' and p_amount = 0 then
+        return 'already_ended';
     end if;
     select coalesce(max(a.version), 0) into v_version
     from trex.adjustment a
@@ -163,13 +162,12 @@ begin
         p_evidence, p_now
     );
     perform trex._refuse_operation(v_corrected.status);
-    status := v_corrected.status;
-    if state = 'active' and status = 'applied' and (p_amount = 0 or v_corrected.balance = 0) then
-        state := p_cause;
+    if v_state = 'active' and v_corrected.status = 'applied' and (p_amount = 0 or v_corrected.balance = 0) then
         update trex.entitlement e
         set state = p_cause, version = e.version + 1, changed_at = p_now
         where e.instance_key = p_instance_key and e.entitlement_id = p_operation_id;
     end if;
+    return v_corrected.status;
 end
 $$;
 

@@ -302,7 +302,8 @@ def test_a_provider_cancel_is_a_correction(backend, shop, cause):
         ("grant_entitlement", Decimal("49.9"), Decimal("49.9")), (cause, 0, Decimal("49.9")),
     ]  # fmt: skip
     before = backend.dump()
-    assert cancel(shop, claim, cause).status == "replayed"
+    # After a lost COMMIT the worker comes back with another connection.
+    assert cancel(backend.client(), claim, cause).status == "replayed"
     assert backend.dump() == before
     assert cancel(shop, event_claim(shop, "C2")).status == "already_ended"
     assert len(shop.operation_history(right)) == 2
@@ -339,7 +340,7 @@ def test_refunds_add_up_and_end_the_right_at_the_last(backend, shop):
     done = refund(shop, claim, "re_2", Decimal("9.90"))
     assert (done.status, done.entitlement_state) == ("refunded", "refunded")
     assert shop.operation_history(right)[-1].balance == 0
-    assert refund(shop, claim, "re_2", Decimal("9.90")).status == "replayed"
+    assert refund(backend.client(), claim, "re_2", Decimal("9.90")).status == "replayed"
     assert len(backend.rows("refund")) == 2
 
 

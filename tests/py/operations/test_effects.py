@@ -132,6 +132,19 @@ def test_the_stay_in_unknown_is_visible_until_resolved(backend):
     assert world.effect.effect == "succeeded"
 
 
+def test_what_was_adopted_is_unknown_from_then_on(backend):
+    shop = backend.register("shop")
+    quarantined = backend.quarantine("old", "1", payload="{}")
+    shop.adopt(quarantined, topic="pay", idempotency_key="k", evidence="seen", **WHO)
+    since = backend.now()
+    (state,) = shop.effect_states()
+    assert (state.effect, state.since) == ("unknown", since)
+    assert state.deadline == since + timedelta(minutes=15)
+    backend.advance(901)
+    (late,) = shop.overdue()
+    assert (late.state, late.since) == ("unknown", since)
+
+
 def test_a_waiting_event_has_a_longest_stay(backend):
     """Postponing spends no allowance and starts no new stay: the day counts from the receipt."""
     shop = backend.register("shop", max_attempts=1)

@@ -233,10 +233,11 @@ class Machine(RuleBasedStateMachine):
 
     houses: list[Sessions]
     counts: Counter[str]
+    worlds: type[Worlds] = Worlds
 
     @initialize()
     def begin_history(self) -> None:
-        self.w = Worlds(self.houses, self.counts)
+        self.w = self.worlds(self.houses, self.counts)
         self.counts["histories"] += 1
 
     def teardown(self) -> None:
@@ -488,7 +489,7 @@ class Machine(RuleBasedStateMachine):
             self.counts["restarts"] += 1
 
     def begin(self, n: int, _: int) -> None:
-        if len(self.w.blocks) < 2:
+        if len(self.w.blocks) < 2 and not self.w.failed:
             self.w.begin()
 
     def end(self, n: int, _: int) -> None:
