@@ -205,11 +205,16 @@ def _canonical(value: object) -> str:
         for key in value:
             if not isinstance(key, str):
                 raise InvalidArgument("payload")
-        pairs = sorted(value.items(), key=lambda item: (len(item[0].encode()), item[0].encode()))
+        pairs = sorted(value.items(), key=_key_order)
         return "{" + ", ".join([f"{_canonical(k)}: {_canonical(v)}" for k, v in pairs]) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join([_canonical(item) for item in value]) + "]"
     raise InvalidArgument("payload")
+
+
+def _key_order(item: tuple[str, object]) -> tuple[int, bytes]:
+    key = item[0].encode()
+    return len(key), key
 
 
 def _number(value: Decimal) -> str:

@@ -16,12 +16,12 @@ logs. Its answers are six types; what is recorded follows DESIGN section 5:
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
+from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
 from trex_client.errors import InvalidArgument
@@ -285,11 +285,8 @@ def wire_key(instance_key: str, box: str, idempotency_key: str) -> str:
     The array is UTF-8 without blanks, non-ASCII characters as they are, so anybody can compute it
     again.
     """
-    text = json.dumps(
-        [require_instance_key(instance_key), box, idempotency_key],
-        ensure_ascii=False,
-        separators=(",", ":"),
-    )
+    parts = (require_instance_key(instance_key), box, idempotency_key)
+    text = f"[{','.join(map(encode_basestring, parts))}]"
     return hashlib.sha256(text.encode()).hexdigest()
 
 

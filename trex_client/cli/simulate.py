@@ -145,7 +145,10 @@ def _histories(settings: Settings, *, shorten: bool, as_json: bool) -> ExitCode:
 
 
 def _rate(outcome: Outcome) -> str:
-    return f"{outcome.histories / outcome.seconds:.0f}/s" if outcome.seconds else ""
+    if not (outcome.seconds and outcome.cpu_seconds):
+        return ""
+    all_cores, one = outcome.histories / outcome.seconds, outcome.histories / outcome.cpu_seconds
+    return f"{all_cores:,.0f} histories/s, {one:,.0f}/s a core"
 
 
 def _print_json(settings: Settings, outcome: Outcome, failure: Failure | None) -> None:
@@ -187,10 +190,9 @@ def _print(outcome: Outcome) -> None:
         for name, count in sorted(outcome.counts.items())
     ]
     console.print(Columns(cells, padding=(0, 2), column_first=True))
-    per_core = outcome.histories / outcome.cpu_seconds if outcome.cpu_seconds else 0
     words = (
         f"{outcome.histories:,} histories, {outcome.steps:,} steps in {outcome.seconds:.1f} s"
-        f" ({per_core:.0f} histories a second and core)"
+        f" ({_rate(outcome)})"
     )
     if outcome.failure is None:
         console.print(Text(words + ": every invariant held", "bold green"))

@@ -8,22 +8,41 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice, repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from trex_client.memory import INFINITY
+from trex_client.memory import (
+    INFINITY,
+    AuditRow,
+    MessageRow,
+    OutcomeRow,
+    ReceiptRow,
+    StaleReportRow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from trex_client.memory import DeliveryRow, InstanceRow, MemoryDatabase, OutcomeRow
+    from trex_client.memory import DeliveryRow, InstanceRow, MemoryDatabase
     from trex_client.model import Box, Claim, Recorded, Report
     from trex_client.simulate.history import World
 
 PARKED = frozenset({"dead_letter", "permanent", "conflict", "unknown"})
 _OPERATORS_ONLY = frozenset({"unknown", "conflict"})
-_APPEND_ONLY = ("message", "receipt", "outcome", "stale_report", "audit")
+# Whole rows in one call each: every step looks at every delivery.
+_STATE = attrgetter(
+    "fence", "attempts", "tries", "lease_until", "parked", "uncertain", "deferred_until",
+    "message_id", "instance_key",
+)  # fmt: skip
+_APPEND_ONLY = {
+    name: attrgetter(*row.__slots__)
+    for name, row in (
+        ("message", MessageRow), ("receipt", ReceiptRow), ("outcome", OutcomeRow),
+        ("stale_report", StaleReportRow), ("audit", AuditRow),
+    )
+}  # fmt: skip
 
 Key = tuple[str, int]
 
@@ -53,7 +72,7 @@ class Account:
     ended: dict[int, str] = field(default_factory=dict)
     ends: int = 0
     decisions: int = 0
-    state: tuple[Any, ...] = (0, 0, 0, None, None, False, None)
+    state: tuple[Any, ...] = ()
     tries: int = 0
     delivered: bool = False
     parked_now: str | None = None
@@ -82,9 +101,8 @@ class Checker:
         self.fences: set[int] = set()
         self.counts: Counter[str] = Counter()
         self._prints: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _APPEND_ONLY}
-        self._tables: list[tuple[str, dict[Any, Any], list[tuple[Any, ...]]]] = [
-            (name, getattr(db, name), self._prints[name]) for name in _APPEND_ONLY
-        ]
+        self._states: list[tuple[Any, ...]] = []
+        self._sizes: tuple[int, ...] = (0,) * len(_APPEND_ONLY)
         # What this step may have caused, by message.
         self.decided: set[Key] = set()
         self.cleared: set[Key] = set()
@@ -282,62 +300,70 @@ class Checker:
     # after each step
 
     def step(self) -> None:
-        """Compare what changed with the account."""
+        """Compare what changed with the account. Every delivery is looked at, whatever the model
+        says that it changed."""
         db = self.db
-        outcomes = self._appended()
         live = db.delivery
-        for key, row in live.items():
-            account = self.accounts.get(key)
-            if account is None:
-                account = self._new(key, row)
-            state = (
-                row.fence, row.attempts, row.tries, row.lease_until, row.parked, row.uncertain,
-                row.deferred_until,
-            )  # fmt: skip
-            if state != account.state:
-                self._changed(key, row, account, state, outcomes.get(key, ()))
-                account.state = state
-            elif key in outcomes:
-                raise Broken("I6", f"an outcome that changed nothing {key}")
-        if len(self.live) != len(live) or len(db.receipt) != self._receipts:
-            for key, row in self.live.items():
-                if key not in live:
-                    self._delivered(key, row, outcomes.get(key, ()))
-            self.live = dict(live)
-            self._receipts = len(db.receipt)
-            require(
-                len(live) + len(db.receipt) == len(db.message),
-                "I3", "a message is in delivery or in receipt", len(live), len(db.receipt),
-            )  # fmt: skip
+        states = list(map(_STATE, live.values()))
+        sizes = (
+            len(db.message), len(db.receipt), len(db.outcome), len(db.stale_report), len(db.audit),
+        )  # fmt: skip
+        if sizes != self._sizes or states != self._states:
+            outcomes = self._appended(sizes)
+            changed = set()
+            earlier = chain(self._states, repeat(None))
+            for (key, row), state, before in zip(live.items(), states, earlier, strict=False):
+                if state == before:
+                    continue  # most rows keep their place, and their state
+                account = self.accounts.get(key)
+                if account is None:
+                    account = self._new(key, row)
+                if state != account.state:
+                    self._changed(key, row, account, state, outcomes.get(key, ()))
+                    account.state = state
+                    changed.add(key)
+            for key in outcomes:
+                require(key not in live or key in changed, "I6", "an outcome changed nothing", *key)
+            if len(self.live) != len(live) or sizes[:2] != self._sizes[:2]:
+                for key, row in self.live.items():
+                    if key not in live:
+                        self._delivered(key, row, outcomes.get(key, ()))
+                self.live = dict(live)
+                require(
+                    len(live) + len(db.receipt) == len(db.message),
+                    "I3", "a message is in delivery or in receipt", len(live), len(db.receipt),
+                )  # fmt: skip
+            self._states, self._sizes = states, sizes
         if self.decided:
             self.decided.clear()
         if self.cleared:
             self.cleared.clear()
-
-    _receipts = 0
 
     def _new(self, key: Key, row: DeliveryRow) -> Account:
         message = self.db.message.get(key)
         require(message is not None, "I3", "a delivery without a message", *key)
         assert message is not None  # noqa: S101
         account = self.accounts[key] = Account(message.effect_policy, message.box)
-        account.state = (0, 0, 0, None, None, row.uncertain, row.deferred_until)
+        account.state = (0, 0, 0, None, None, row.uncertain, row.deferred_until, *reversed(key))
         self.live[key] = row
         require(row.fence == 0 and row.attempts == 0, "I4", "new, and claimed before", *key)
         return account
 
-    def _appended(self) -> dict[Key, list[OutcomeRow]]:
+    def _appended(self, sizes: tuple[int, ...]) -> dict[Key, list[OutcomeRow]]:
         """I8, I9: rows are only added; remember what they look like."""
         outcomes: dict[Key, list[OutcomeRow]] = {}
-        for name, table, prints in self._tables:
-            size, seen = len(table), len(prints)
+        if sizes == self._sizes:
+            return outcomes
+        for (name, print_of), size, seen in zip(
+            _APPEND_ONLY.items(), sizes, self._sizes, strict=True
+        ):
             if size == seen:
                 continue
             require(size > seen, "I8" if name == "message" else "I9", f"a row of {name} is gone")
-            new = list(islice(reversed(table.values()), size - seen))
-            for row in reversed(new):
-                prints.append(_print(row))
-                if name == "outcome":
+            new = list(islice(reversed(getattr(self.db, name).values()), size - seen))[::-1]
+            self._prints[name] += map(print_of, new)
+            if name == "outcome":
+                for row in new:
                     outcomes.setdefault((row.instance_key, row.message_id), []).append(row)
         return outcomes
 
@@ -361,7 +387,8 @@ class Checker:
         state: tuple[Any, ...],
         outcomes: Sequence[OutcomeRow],
     ) -> None:
-        fence, attempts, tries, lease_until, parked, uncertain, deferred_until = state
+        fence, attempts, tries, lease_until, parked, uncertain, deferred_until, *ids = state
+        require(ids == [key[1], key[0]], "I8", "a row under another's key", *key)
         old_parked, old_uncertain = account.state[4], account.state[5]
         require(fence >= account.state[0], "I5", "the fence fell", *key)
         require(attempts >= account.state[1], "I5", "attempts fell", *key)
@@ -439,9 +466,9 @@ class Checker:
         """I3, I8, I9, I16: everything once more, from the tables."""
         self.step()
         db = self.db
-        for name in _APPEND_ONLY:
+        for name, print_of in _APPEND_ONLY.items():
             for row, before in zip(getattr(db, name).values(), self._prints[name], strict=True):
-                now = _print(row)
+                now = print_of(row)
                 if now != before and not _is_purged(name, now, before, db):
                     raise Broken("I8" if name == "message" else "I9", f"a row of {name} changed")
         for known, (message_id, _) in self.keys.items():
@@ -453,10 +480,6 @@ class Checker:
         keys = {(m.instance_key, m.box, m.idempotency_key) for m in db.message.values()}
         require(len(keys) == len(db.message), "I16", "two messages for one key")
         require(len(self.fences) == sum(len(a.given) for a in self.accounts.values()), "I4", "once")
-
-
-def _print(row: Any) -> tuple[Any, ...]:
-    return tuple([getattr(row, name) for name in row.__slots__])
 
 
 def _is_purged(

@@ -156,6 +156,17 @@ def _forgets_sent(_: Any) -> Any:
     return nothing
 
 
+def _ends_on_mark(mark: Any) -> Any:
+    def ends(self: Any, message_id: int, fence: int, *, on_lost: Any = "raise") -> Any:
+        answer = mark(self, message_id, fence, on_lost=on_lost)
+        row = self._matched(message_id, fence)
+        if answer.status == "recorded" and row is not None:
+            self._outcome(row, "retry", "deferred", "unspecified", False, self.db._now())
+        return answer
+
+    return ends
+
+
 def _no_order(_: Any) -> Any:
     return lambda self, row, block: False
 
@@ -234,6 +245,7 @@ BUGS: dict[str, Bug] = {
     "a rollback keeps what was written": _swap(MemoryDatabase, "_rollback", _ignores_rollback),
     "mark_sent not fenced": _swap(MemoryKernel, "mark_sent", _mark_sent_unfenced),
     "mark_sent stores nothing": _swap(MemoryKernel, "mark_sent", _forgets_sent),
+    "mark_sent leaves an outcome": _swap(MemoryKernel, "mark_sent", _ends_on_mark),
     "ordering ignored": _swap(MemoryKernel, "_is_behind", _no_order),
     "keys never freed": _swap(MemoryKernel, "_free_heads", _never_frees),
     "record ignores the instance": _swap(MemoryKernel, "_matched", _other_instances),
