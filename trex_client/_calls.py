@@ -429,7 +429,7 @@ def _cashes(rows: list[Row]) -> list[Cash]:
 
 
 def _parkeds(rows: list[Row]) -> list[ParkedMessage]:
-    return [ParkedMessage(*_with_times(_with_money(row, 10), 13, 14)) for row in rows]
+    return [ParkedMessage(*_with_times(_with_money(row, 10), 14, 15)) for row in rows]
 
 
 def _status(rows: list[Row]) -> MessageStatus:
@@ -606,7 +606,7 @@ _LIST_PARKED: Final = Statement(
     "list_parked",
     "limit integer, after bigint, box text",
     "message_id box parked reason topic idempotency_key correlation_id ordering_key account "
-    "currency cash_delta::text attempts uncertain parked_at enqueued_at",
+    "currency cash_delta::text attempts uncertain abandoned parked_at enqueued_at",
     _parkeds,
 )
 _STATUS: Final = Statement(
@@ -1279,11 +1279,12 @@ class Calls:
         reason: str,
         reference: str | None = None,
     ) -> Call[Recorded]:
-        """Decide about a message parked as unknown or conflict: 'delivered', 'resend' or 'abandon'.
+        """Decide about a parked message: 'delivered' or 'resend' where its outcome is in doubt
+        (unknown, conflict, uncertain), 'abandon' however it is parked: its ordering key goes on.
 
         Raises:
-            NotFound; EndedOtherwise: it is delivered already; Forbidden: it isn't parked as unknown
-            or conflict.
+            NotFound; EndedOtherwise: it is delivered already; Forbidden: it isn't parked, or isn't
+            in doubt.
         """
         return _RESOLVE, (
             self.instance_key,

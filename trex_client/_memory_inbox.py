@@ -134,7 +134,7 @@ class MemoryInbox(MemoryKernel):
         if differs and variant not in self._inbox.inbox_variant:
             db.put(self._inbox.inbox_variant, variant, InboxVariantRow(*variant, key_id, now))
         row = db.delivery.get((self._instance_key, known))
-        if row is not None and row.parked in ("dead_letter", "permanent"):
+        if row is not None and row.parked in ("dead_letter", "permanent") and not row.abandoned:
             detail: dict[str, object] = {"parked": row.parked}
             self._audit("redrive", known, provider, "received again", detail, now)
             db.change(row)

@@ -728,8 +728,8 @@ class MemoryOperations(MemoryInbox):
                         e.since + s.longest_stay, s.owner, s.next_action, s.alert,
                     )
                 )  # fmt: skip
-        for instance_key, message_id in self.db.delivery:
-            if instance_key != self._instance_key:
+        for (instance_key, message_id), row in self.db.delivery.items():
+            if instance_key != self._instance_key or row.abandoned:
                 continue
             effect, _, since, lease_until = self._effect(message_id)
             meaning = self._effect_meaning(effect)

@@ -302,7 +302,7 @@ class MemoryReconcile(MemoryAuthority):
                 f"attempts {attempts}, ends {len(ends)}, open {is_open}",
                 "find out who wrote past the functions",
             )  # fmt: skip
-        if row is None:
+        if row is None or row.abandoned:
             return
         last = db.outcome[*key, ends[-1]] if ends else None
         moved_at = max(m.enqueued_at, row.lease_until or m.enqueued_at)

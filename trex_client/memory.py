@@ -427,6 +427,7 @@ class DeliveryRow:
     sent_fence: int | None = None
     uncertain: bool = False
     parked: Parked | None = None
+    abandoned: bool = False
 
 
 @dataclass(slots=True)
@@ -1375,14 +1376,18 @@ class MemoryKernel:
 
     def _is_behind(self, row: DeliveryRow, block: bool) -> bool:
         """An earlier message of the key isn't delivered; a parked one counts if the policy is to
-        block."""
+        block and nobody gave it up."""
         assert row.ordering_key is not None
         for message_id in self._lane_ids(row.box, row.ordering_key):
             if message_id == row.message_id:
                 break
-            if block or self.db.delivery[row.instance_key, message_id].parked is None:
+            if self._stands_in_the_way(self.db.delivery[row.instance_key, message_id], block):
                 return True
         return False
+
+    @staticmethod
+    def _stands_in_the_way(row: DeliveryRow, block: bool) -> bool:
+        return row.parked is None or (block and not row.abandoned)
 
     def _is_lane_leased(self, row: DeliveryRow, now: datetime) -> bool:
         """Another message of the key is under an active lease."""
@@ -1420,7 +1425,7 @@ class MemoryKernel:
         for key in keys[:most]:
             for message_id in self._lane_ids(box, key):
                 row = db.delivery[self._instance_key, message_id]
-                if block or row.parked is None:
+                if self._stands_in_the_way(row, block):
                     if row.parked is None and row.deferred_until == INFINITY:
                         db.defer(row, now)
                     break
@@ -2005,6 +2010,10 @@ class MemoryKernel:
             sums[key] = replace(total, entries=entries, **{name: amount})  # type: ignore[arg-type]
         return [sums[key] for key in sorted(sums)]
 
+    def _first_of_lane(self, box: Box, ordering_key: str) -> int | None:
+        ids = self._lane_ids(box, ordering_key)
+        return next((i for i in ids if not self.db.delivery[self._instance_key, i].abandoned), None)
+
     @_call
     def list_parked(
         self, *, limit: int = 100, after: int = 0, box: Box = "outbox"
@@ -2020,7 +2029,7 @@ class MemoryKernel:
             result.append(
                 ParkedMessage( m.message_id, m.box, row.parked, reason, m.topic, m.idempotency_key,
                 m.correlation_id, m.ordering_key, m.account, m.currency, m.cash_delta, row.attempts,
-                row.uncertain, at, m.enqueued_at, ),
+                row.uncertain, row.abandoned, at, m.enqueued_at, ),
             )  # fmt: skip
             if len(result) == limit:
                 break
@@ -2109,7 +2118,7 @@ class MemoryKernel:
             for row in parked
             if row.ordering_key is not None
             and instance.on_parked == "block"
-            and self._lane_ids(box, row.ordering_key)[0] == row.message_id
+            and self._first_of_lane(box, row.ordering_key) == row.message_id
         }
         return InstanceStats(
             box,
@@ -2305,6 +2314,7 @@ class MemoryKernel:
         self.db.change(row)
         row.parked = None
         row.tries = 0
+        row.abandoned = False
         self.db.defer(row, now)
         return "redriven"
 
@@ -2330,7 +2340,7 @@ class MemoryKernel:
             reference is None or (_is_key(reference) and resolution == "delivered"), "reference"
         )
         self._durable()
-        instance = self._enter()
+        self._enter()
         db = self.db
         now = db._now()
         key = (self._instance_key, message_id)
@@ -2342,7 +2352,10 @@ class MemoryKernel:
                 raise EndedOtherwise
             fence = db.receipt[key].fence
             return Recorded(message_id, fence, "already_recorded", "delivered", False, None)
-        if row.parked is None or (row.parked not in ("unknown", "conflict") and not row.uncertain):
+        if row.abandoned and resolution == "abandon":
+            return Recorded(message_id, row.fence, "already_recorded", "permanent", False, None)
+        in_doubt = row.parked in ("unknown", "conflict") or row.uncertain
+        if row.parked is None or not (in_doubt or resolution == "abandon"):
             raise Forbidden
         detail: dict[str, object] = {
             "resolution": resolution,
@@ -2362,9 +2375,9 @@ class MemoryKernel:
             db.defer(row, now)
             return Recorded(message_id, row.fence, "recorded", "ready", False, now)
         row.parked = "permanent"
+        row.abandoned = True
         self._open_skip(row, "permanent", "operator", now)
-        if instance.on_parked == "continue":
-            self._free_key(row.box, row.ordering_key, now)
+        self._free_key(row.box, row.ordering_key, now)
         return Recorded(message_id, row.fence, "recorded", "permanent", False, None)
 
     @_call

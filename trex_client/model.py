@@ -213,6 +213,7 @@ class ParkedMessage:
     cash_delta: Decimal | None
     attempts: int
     uncertain: bool
+    abandoned: bool
     parked_at: datetime
     enqueued_at: datetime
 

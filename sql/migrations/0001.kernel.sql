@@ -167,7 +167,8 @@ create index message_correlation on trex.message (instance_key, correlation_id, 
 where correlation_id is not null;
 
 -- deferred_until: null = ready, a time = due then, infinity = parked, or waiting behind an
--- earlier row of its ordering key. lease_until is not null exactly while the claim with this
+-- earlier row of its ordering key. abandoned: an operator gave it up, so its ordering key goes on
+-- whatever the policy. lease_until is not null exactly while the claim with this
 -- fence has no recorded end. instance_key was checked in message; the rules are one CHECK
 -- because PostgreSQL parses each again for every statement. fillfactor: a batch claims every row
 -- of a page before any old version can go, and lease and worker make each a third longer; with 60
@@ -186,12 +187,14 @@ create table trex.delivery (
     sent_fence bigint,
     uncertain boolean not null default false,
     parked text collate "C" check (parked in ('dead_letter', 'permanent', 'conflict', 'unknown')),
+    abandoned boolean not null default false,
     check (
         (parked is null or (lease_until is null and deferred_until is not distinct from 'infinity'))
         and (lease_until is null) = (worker is null)
         and (lease_until is null or fence > 0)
         and tries between 0 and attempts
         and (attempts = 0) = (fence = 0)
+        and (not abandoned or (parked is not distinct from 'permanent' and not uncertain))
     )
 ) with (
     fillfactor = 40, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
@@ -451,6 +454,7 @@ create type trex.parked as (
     cash_delta numeric,
     attempts integer,
     uncertain boolean,
+    abandoned boolean,
     parked_at timestamptz,
     enqueued_at timestamptz
 );

@@ -477,7 +477,8 @@ class Explorer:
                     select 1 from trex.delivery e
                     where (e.instance_key, e.box, e.ordering_key)
                         = (d.instance_key, d.box, d.ordering_key)
-                        and e.parked is not null and e.message_id < d.message_id
+                        and e.parked is not null and not e.abandoned
+                        and e.message_id < d.message_id
                 )
             )
             """,

@@ -253,7 +253,7 @@ STRANDED = """
         select 1 from trex.delivery e
         where (e.instance_key, e.box, e.ordering_key) = (d.instance_key, d.box, d.ordering_key)
             and e.message_id < d.message_id
-            and (e.parked is null or i.on_parked = 'block')
+            and (e.parked is null or (i.on_parked = 'block' and not e.abandoned))
     )
 """
 """Waiting messages that nothing stands before. A claim that finds nothing else frees them, so none

@@ -42,6 +42,7 @@ def register(app: typer.Typer) -> None:
         """
         trex resolve 4711 delivered --evidence 'statement of May 3' --reason 'asked the bank'
         trex resolve 4711 resend --evidence 'not on any statement' --reason 'asked the bank'
+        trex resolve 4711 abandon --evidence 'order was cancelled' --reason 'ticket 12'
         """,
         panel=PANEL,
     )
@@ -50,14 +51,17 @@ def register(app: typer.Typer) -> None:
         message_id: MessageId,
         resolution: Annotated[
             Literal["delivered", "resend", "abandon"],
-            typer.Argument(help="It took effect; it surely didn't, send it; give it up."),
+            typer.Argument(
+                help="It took effect; it surely didn't, send it; give it up: its key goes on."
+            ),
         ],
         evidence: Evidence,
         actor: Actor,
         reason: Reason,
         reference: Reference = None,
     ) -> Call[Any]:
-        """Decide about a message that is parked as unknown or conflict."""
+        """Decide about a parked message. delivered and resend are for doubt about its outcome;
+        without doubt it is redrive, or abandon."""
         return calls.resolve(
             message_id,
             resolution,

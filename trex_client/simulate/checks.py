@@ -238,7 +238,8 @@ class Checker:
             )  # fmt: skip
             if other.message_id < row.message_id:
                 require(
-                    other.parked is not None and instance.on_parked == "continue",
+                    other.parked is not None
+                    and (other.abandoned or instance.on_parked == "continue"),
                     "I20", "overtook an earlier one of its key", row.message_id, other.message_id,
                 )  # fmt: skip
         self.counts["ordered claims"] += 1
@@ -248,7 +249,9 @@ class Checker:
             (other.lease_until is not None and other.lease_until > now)
             or (
                 other.message_id < row.message_id
-                and (other.parked is None or instance.on_parked == "block")
+                and (
+                    other.parked is None or (instance.on_parked == "block" and not other.abandoned)
+                )
             )
             for other in self._lane(row)
         )

@@ -117,12 +117,13 @@ begin
     end if;
     select d.parked into v_parked
     from trex.delivery d
-    where d.instance_key = p_instance_key and d.message_id = v_id;
+    where d.instance_key = p_instance_key and d.message_id = v_id and not d.abandoned;
     if v_parked in ('dead_letter', 'permanent') then
         perform trex._lock_keys(p_instance_key, array[v_id]);
         update trex.delivery d
         set parked = null, deferred_until = v_now, tries = 0
-        where d.instance_key = p_instance_key and d.message_id = v_id and d.parked in ('dead_letter', 'permanent');
+        where d.instance_key = p_instance_key and d.message_id = v_id
+            and d.parked in ('dead_letter', 'permanent') and not d.abandoned;
         if found then
             perform trex._audit(
                 p_instance_key, 'redrive', v_id, p_provider, 'received again', jsonb_build_object('parked', v_parked),
@@ -164,9 +165,8 @@ Arguments:
   p_raw: the bytes whose signature was verified, up to payload_max; p_payload: what they say, as
     jsonb; p_key_id: the key that signed
 Returns: message_id; status received, deduplicated (adds no work, whether pending, claimed or
-  processed), revived (it was parked as
-  dead_letter or permanent and is due now, audited; unknown and conflict wait for resolve); the
-    message''s state now;
+  processed), revived (it was parked as dead_letter or permanent and is due now, audited; unknown and
+  conflict wait for resolve, abandoned stays so); the message''s state now;
   differs: the bytes aren''t those stored first, kept as evidence
 Errors: TX400; TX503; TX403; 40001 in REPEATABLE READ when the event was committed meanwhile
 Locks: the event''s index entry; a parked message''s row

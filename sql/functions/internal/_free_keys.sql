@@ -87,7 +87,7 @@ begin
         select d.message_id, case when d.parked is null then d.deferred_until end into v_id, v_due
         from trex.delivery d
         where d.instance_key || '' = p_instance_key and d.box = p_box and d.ordering_key = v_key
-            and (p_block or d.parked is null)
+            and (d.parked is null or (p_block and not d.abandoned))
         order by d.message_id
         limit 1;
         if v_due = 'infinity' then

@@ -1,4 +1,5 @@
--- What is past the longest stay of its state: entities, and effects of undelivered messages.
+-- What is past the longest stay of its state: entities, and effects of undelivered messages. An
+-- abandoned one waits for nobody.
 create or replace function trex._overdue(p_instance_key text, p_limit integer, p_now timestamptz)
 returns setof trex.overdue
 language sql
@@ -30,7 +31,8 @@ from (
     from trex.delivery d
     join trex.effect f on f.instance_key = p_instance_key and f.message_id = d.message_id
     cross join lateral trex._effect_meaning(p_instance_key, f.effect) s
-    where d.instance_key = p_instance_key and coalesce(f.lease_until, f.since + s.longest_stay) < p_now
+    where d.instance_key = p_instance_key and not d.abandoned
+        and coalesce(f.lease_until, f.since + s.longest_stay) < p_now
 ) o
 order by o.deadline, o.machine collate "C", o.entity collate "C", o.message_id
 limit p_limit

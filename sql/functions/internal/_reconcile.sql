@@ -60,7 +60,7 @@ begin
         known as materialized (
             select
                 g.message_id, g.box, g.enqueued_at, d.message_id is not null as live, r.message_id is not null as done,
-                d.parked, d.fence, d.lease_until, coalesce(r.attempt, d.attempts) as attempts, o.ends,
+                d.parked, d.abandoned, d.fence, d.lease_until, coalesce(r.attempt, d.attempts) as attempts, o.ends,
                 case
                     when r.message_id is not null then (r.confirmed_by <> 'operator')::integer
                     else (d.lease_until is not null)::integer
@@ -120,7 +120,7 @@ begin
             end,
             case when g.lease_until is not null then g.message_id end, case when g.lease_until is not null then g.fence end
         from known g
-        where g.live and not g.done and (g.parked is not null or g.moved_at < p_now - p_stay);
+        where g.live and not g.done and not g.abandoned and (g.parked is not null or g.moved_at < p_now - p_stay);
     when 'deliveries' then
         return query
         with page as materialized (

@@ -105,7 +105,7 @@ begin
             where d.instance_key || '' = v_key and d.box = v_row.box
                 and d.ordering_key = v_row.ordering_key
                 and d.message_id < v_row.message_id
-                and (d.parked is null or p_instance.on_parked = 'block')
+                and (d.parked is null or (p_instance.on_parked = 'block' and not d.abandoned))
             order by d.message_id
             limit 1
             for no key update skip locked;
@@ -122,7 +122,7 @@ begin
                 from trex.delivery d
                 where d.instance_key || '' = v_key and d.box = v_row.box
                     and d.ordering_key = v_row.ordering_key and d.message_id < v_row.message_id
-                    and (d.parked is null or p_instance.on_parked = 'block')
+                    and (d.parked is null or (p_instance.on_parked = 'block' and not d.abandoned))
             ) or (v_row.attempts > 0 and exists (
                 select 1
                 from trex.delivery d

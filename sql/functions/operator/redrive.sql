@@ -66,7 +66,7 @@ begin
         v_statuses := v_statuses || v_row.status;
         if v_row.status = 'redriven' then
             update trex.delivery d
-            set parked = null, deferred_until = v_now, tries = 0
+            set parked = null, abandoned = false, deferred_until = v_now, tries = 0
             where d.instance_key = p_instance_key and d.message_id = v_row.message_id;
             perform trex._audit(
                 p_instance_key, 'redrive', v_row.message_id, p_actor, p_reason,
@@ -87,6 +87,7 @@ grant execute on function trex.redrive(text, bigint[], text, text) to trex_opera
 
 comment on function trex.redrive(text, bigint[], text, text) is
 'Makes parked messages (dead_letter, permanent) live again: due now, with a fresh allowance.
+An abandoned one too: what went on without it isn''t called back.
 Arguments:
   p_message_ids: at most 1000, each once; p_actor: a key; p_reason: 1 to 1000 characters
 Returns: one row per message in the order given: status redriven, needs_resolve (unknown, conflict),

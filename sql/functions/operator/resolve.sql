@@ -1,6 +1,7 @@
 -- The only way out of unknown and conflict, and of doubt about a message refused for good:
 -- somebody looked at the ledger and says what is there, with evidence. A claim can't be open
--- here, so nothing a worker reports can cross it.
+-- here, so nothing a worker reports can cross it. Abandon is for every parked message: without it
+-- one that nobody will ever send would hold up its ordering key for ever.
 create or replace function trex.resolve(
     p_instance_key text,
     p_message_id bigint,
@@ -65,8 +66,13 @@ begin
         end if;
         return row(p_message_id, v_fence, 'already_recorded', 'delivered', false, null)::trex.recorded;
     end if;
-    if v_row.parked is null or (v_row.parked not in ('unknown', 'conflict') and not v_row.uncertain) then
-        perform trex._raise('TX423', 'only a message parked as unknown or conflict, or uncertain');
+    if v_row.abandoned and p_resolution = 'abandon' then
+        return row(p_message_id, v_row.fence, 'already_recorded', 'permanent', false, null)::trex.recorded;
+    end if;
+    if v_row.parked is null
+        or (v_row.parked not in ('unknown', 'conflict') and not v_row.uncertain and p_resolution <> 'abandon')
+    then
+        perform trex._raise('TX423', 'only a parked message; but for abandon one in doubt: unknown, conflict, uncertain');
     end if;
 
     perform trex._audit(
@@ -82,14 +88,12 @@ begin
     end if;
     if p_resolution = 'abandon' then
         update trex.delivery d
-        set parked = 'permanent', uncertain = false
+        set parked = 'permanent', uncertain = false, abandoned = true
         where d.instance_key = p_instance_key and d.message_id = p_message_id;
         perform trex._open_skips(p_instance_key, array[p_message_id], array['permanent'], array['operator'], v_now);
-        if v_instance.on_parked = 'continue' then
-            perform trex._free_keys(
-                p_instance_key, array[v_row.box], array[v_row.ordering_key], array[p_message_id], v_now, true
-            );
-        end if;
+        perform trex._free_keys(
+            p_instance_key, array[v_row.box], array[v_row.ordering_key], array[p_message_id], v_now, true
+        );
         return row(p_message_id, v_row.fence, 'recorded', 'permanent', false, null)::trex.recorded;
     end if;
     with gone as (
@@ -117,17 +121,17 @@ revoke all on function trex.resolve(text, bigint, text, text, text, text, text) 
 grant execute on function trex.resolve(text, bigint, text, text, text, text, text) to trex_operator;
 
 comment on function trex.resolve(text, bigint, text, text, text, text, text) is
-'Says what became of a message that is parked as unknown or conflict, or parked and uncertain.
+'Says what became of a parked message, once somebody has looked.
 Arguments:
-  p_message_id: the message
+  p_message_id: parked as unknown or conflict, or parked and uncertain; for abandon however parked
   p_resolution: delivered, the ledger has it; resend, the ledger doesn''t have it and shall get it,
-    due
-    now with a fresh allowance; abandon, it shall not get it, parked as permanent
+    due now with a fresh allowance; abandon, it shall not get it: parked as permanent, and its
+    ordering key goes on without it, whatever on_parked says
   p_evidence: what was seen, 1 to 1000 characters; p_actor: a key; p_reason: 1 to 1000 characters
   p_reference: the ledger''s own reference, a key, only for delivered
-Returns: one recorded: status recorded, or already_recorded for delivered when it is delivered
+Returns: one recorded: status recorded, or already_recorded when it is delivered or abandoned
   already; the state now
-Errors: TX400; TX503; TX403; TX404 no such message here; TX410 it was delivered; TX423 neither
-  parked as unknown or conflict nor parked and uncertain
+Errors: TX400; TX503; TX403; TX404 no such message here; TX410 it was delivered; TX423 it isn''t
+  parked, or there is no doubt about it
 Locks: the lane of its ordering key, then the live rows of that key and the message, in id order
-Idempotent: delivered is; a repeated resend or abandon answers TX423';
+Idempotent: delivered and abandon are; a repeated resend answers TX423';

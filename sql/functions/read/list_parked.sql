@@ -27,7 +27,7 @@ begin
     select
         d.message_id, d.box, d.parked, coalesce(s.reason, o.reason)::text, m.topic::text, m.idempotency_key::text,
         m.correlation_id::text, m.ordering_key::text, m.account::text, m.currency, m.cash_delta, d.attempts,
-        d.uncertain, coalesce(s.opened_at, o.recorded_at), m.enqueued_at
+        d.uncertain, d.abandoned, coalesce(s.opened_at, o.recorded_at), m.enqueued_at
     from (
         select w.*
         from trex.delivery w
@@ -71,7 +71,8 @@ comment on function trex.list_parked(text, integer, bigint, text) is
 Arguments:
   p_limit: 1 to 10000; p_after: the last message_id of the page before, 0 = from the start; p_box:
     outbox or inbox
-Returns: one row per message with how it is parked, why (a code of trex.reason) and since when
+Returns: one row per message with how it is parked, why (a code of trex.reason) and since when;
+  abandoned: an operator gave it up, so it holds up nothing
 Errors: TX400; TX403
 Locks: none
 Idempotent: yes';

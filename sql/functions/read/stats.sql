@@ -88,18 +88,19 @@ begin
         count(*) filter (where q.parked = 'conflict') as conflict,
         count(*) filter (where q.parked = 'unknown') as unknown,
         count(distinct q.ordering_key) filter (
-            where q.parked is not null and q.ordering_key is not null and v_instance.on_parked = 'block'
+            where q.parked is not null and not q.abandoned and q.ordering_key is not null
+                and v_instance.on_parked = 'block'
                 and not exists (
                     select 1
                     from trex.delivery a
                     where a.instance_key || '' = p_instance_key and a.box = p_box and a.ordering_key = q.ordering_key
-                        and a.message_id < q.message_id
+                        and a.message_id < q.message_id and not a.abandoned
                 )
         ) as blocked,
         min(coalesce(s.opened_at, o.recorded_at)) filter (where q.parked is not null) as first_parked_at
     into v_rest
     from (
-        select d.message_id, d.ordering_key, d.fence, d.parked
+        select d.message_id, d.ordering_key, d.fence, d.parked, d.abandoned
         from trex.delivery d
         where d.instance_key = p_instance_key and d.box = p_box and d.message_id > 0
             and d.deferred_until = 'infinity'
@@ -161,7 +162,8 @@ Arguments:
 Returns: one instance_stats; ready (never deferred), due (deferred until now or earlier), deferred,
   waiting (behind an earlier
   message of its ordering key), leased, lease_ended, and the four ways of being parked
-  blocked_keys: ordering keys whose first message is parked while on_parked is block
+  blocked_keys: ordering keys whose first message that isn''t abandoned is parked while on_parked is
+    block
   oldest_due_at: the earliest due time, or enqueue time of the first ready message;
     oldest_parked_at: since when
   capped: a range was read up to p_cap, there may be more

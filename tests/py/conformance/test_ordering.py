@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -120,6 +120,42 @@ def test_resolve_frees_the_key(backend: Backend, shop: Trex) -> None:
     assert names(shop.claim("w", 10)) == ["a1"]
     shop.resolve(3, "resend", evidence="e", **WHO)
     assert names(shop.claim("w", 10)) == ["b0"]
+
+
+@pytest.mark.parametrize("how", ["fail", "dead_letter", "conflict", "mark_unknown"])
+def test_what_an_operator_gave_up_holds_up_nobody(backend: Backend, shop: Trex, how: str) -> None:
+    lane(shop, "a", 3)
+    (claim,) = shop.claim("w", 10)
+    options: dict[str, Any] = {"park": True} if how == "mark_unknown" else {}
+    getattr(shop, how)(claim.message_id, claim.fence, **options)
+    assert shop.claim("w", 10) == []
+    shop.resolve(1, "abandon", evidence="e", **WHO)
+    assert (shop.stats().blocked_keys, shop.stats().permanent) == (0, 1)
+    (second,) = shop.claim("w", 10)
+    assert second.idempotency_key == "a1"
+    # Only that one: what is parked now, and may be redriven, blocks as ever.
+    shop.fail(2, second.fence)
+    assert shop.claim("w", 10) == []
+    assert shop.stats().blocked_keys == 1
+    assert [row.abandoned for row in shop.list_parked()] == [True, False]
+    shop.resolve(2, "abandon", evidence="e", **WHO)
+    (third,) = shop.claim("w", 10)
+    # Brought back, it takes its place again, beside nobody.
+    assert [o.status for o in shop.redrive([1], **WHO)] == ["redriven"]
+    assert shop.claim("w", 10) == []
+    shop.complete(3, third.fence)
+    assert names(shop.claim("w", 10)) == ["a0"]
+    assert [row.abandoned for row in shop.list_parked()] == [True]
+
+
+def test_what_was_given_up_is_nobodys_task(backend: Backend, shop: Trex) -> None:
+    lane(shop, "a", 1)
+    (claim,) = shop.claim("w", 10)
+    shop.fail(1, claim.fence)
+    shop.resolve(1, "abandon", evidence="e", **WHO)
+    backend.advance(timedelta(days=30))
+    assert shop.overdue() == []
+    assert shop.reconcile(**WHO).state == "clean"
 
 
 def test_a_changed_policy_frees_what_waits(backend: Backend, shop: Trex) -> None:

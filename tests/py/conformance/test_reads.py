@@ -104,7 +104,7 @@ def test_parked_and_why(backend: Backend, shop: Trex, zoo: dict[str, int]) -> No
     at = START + SECOND / 2
     assert parked["permanent"] == ParkedMessage(
         zoo["permanent"], "outbox", "permanent", "rejected", "t", "permanent", "c-permanent", None,
-        "a", "USD", Decimal(1), 1, False, at, START,
+        "a", "USD", Decimal(1), 1, False, False, at, START,
     )  # fmt: skip
 
 

@@ -191,15 +191,17 @@ def test_only_resolve_leaves_unknown_and_conflict(
     else:
         assert answer.state == "permanent"
         assert (skip["parked"], skip["reason"]) == ("permanent", "operator")
+        again = shop.resolve(1, "abandon", evidence="again", **WHO)
+        assert (again.status, again.state) == ("already_recorded", "permanent")
         with pytest.raises(Forbidden):
-            shop.resolve(1, "abandon", evidence="again", **WHO)
+            shop.resolve(1, "resend", evidence="again", **WHO)
         assert [o.status for o in shop.redrive([1], **WHO)] == ["redriven"]
     audits = [(a["action"], a["message_id"], a["actor"]) for a in backend.rows("audit")]
     assert ("resolve", 1, "test") in audits
 
 
 @pytest.mark.criterion("ac-0034")
-def test_resolve_is_for_unknown_and_conflict_only(backend: Backend, shop: Trex) -> None:
+def test_resolve_is_for_doubt_only_but_for_abandon(backend: Backend, shop: Trex) -> None:
     for number in range(1, 6):
         shop.enqueue("t", f"k{number}", {})
     claims = shop.claim("w", 4)
@@ -209,9 +211,13 @@ def test_resolve_is_for_unknown_and_conflict_only(backend: Backend, shop: Trex) 
     before = backend.dump()
     for message_id in range(1, 6):
         for resolution in get_args(Resolution):
-            with pytest.raises(Forbidden):
-                shop.resolve(message_id, resolution, evidence="e", **WHO)
+            if resolution != "abandon" or message_id > 2:
+                with pytest.raises(Forbidden):
+                    shop.resolve(message_id, resolution, evidence="e", **WHO)
     assert backend.dump() == before
+    for message_id in (1, 2):
+        assert shop.resolve(message_id, "abandon", evidence="e", **WHO).state == "permanent"
+    assert [row.abandoned for row in shop.list_parked()] == [True, True]
 
 
 @pytest.mark.criterion("ac-0033")

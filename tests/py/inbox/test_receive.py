@@ -144,6 +144,16 @@ def test_a_parked_event_comes_to_life_when_it_is_sent_again(backend, shop, end):
     assert (again.attempt, again.tries) == (2, 1)
 
 
+def test_an_event_given_up_stays_so(shop):
+    received = receive(shop)
+    claimed = claim(shop)
+    shop.fail(claimed.message_id, claimed.fence)
+    shop.resolve(received.message_id, "abandon", evidence="a test event", **WHO)
+    answer = receive(shop)
+    assert (answer.status, answer.state) == ("deduplicated", "permanent")
+    assert [o.status for o in shop.redrive([received.message_id], **WHO)] == ["redriven"]
+
+
 def test_an_unknown_or_conflicting_event_waits_for_resolve(shop):
     for number, end in enumerate(("conflict", "mark_unknown")):
         received = receive(shop, f"evt_{number}")

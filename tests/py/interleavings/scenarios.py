@@ -386,6 +386,32 @@ def redrive_scenario(on_parked: str) -> Scenario:
     )
 
 
+ABANDON = Scenario(
+    "abandon",
+    {
+        "a": [
+            do(
+                "select to_jsonb(trex.resolve(%s, %s, 'abandon', 'seen', 'me', 'why'))",
+                named("m1"),
+                begin=True,
+            ),
+            "commit",
+        ],
+        "b": [
+            claim("b", 2),
+            "commit",
+            outcome("complete", mine("b", 0, "message_id"), mine("b", 0, "fence")),
+        ],
+        "c": [claim("c", 2), "commit"],
+        "d": [redrive(named("m1")), "commit"],
+    },
+    redrive_setup,
+    in_key_order,
+    {"redriven": 100, "claims": 20, "recorded": 50, "got": 20, "TX423": 20, "drained": 100},
+    allowed=frozenset({"TX423"}),
+)
+
+
 def ordering_setup(run: Run) -> None:
     run.enqueue("m1", ordering_key="k")
     hold_all(run)
@@ -855,6 +881,7 @@ SCENARIOS: dict[str, Scenario] = {
         ENQUEUES_MANY,
         redrive_scenario("block"),
         redrive_scenario("continue"),
+        ABANDON,
         ORDERING,
         ORDERING_ROLLED_BACK,
         ORDERING_PARKS,

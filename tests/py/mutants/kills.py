@@ -512,6 +512,26 @@ def redrive(rig: Rig) -> None:
     rig.sound()
 
 
+def given_up(rig: Rig) -> None:
+    first, fence = rig.take("first", ordering_key="o")
+    second = rig.enqueue("second", ordering_key="o")
+    rig.end("fail", first, fence)
+    assert rig.claim() == [], "a parked one lets its key go on"
+    why: dict[str, Any] = {"actor": "me", "reason": "why"}
+    act: dict[str, Any] = {"resolution": "abandon", "evidence": "e", **why}
+    rig.call("resolve", message_id=first, **act)
+    rows = rig.claim()
+    assert [row["message_id"] for row in rows] == [second], "given up, and in the way"
+    rig.end("complete", second, rows[0]["fence"])
+    rig.call("redrive", message_ids=[first], **why)
+    third = rig.enqueue("third", ordering_key="o")
+    fence = rig.claim()[0]["fence"]
+    rig.end("fail", first, fence)
+    assert rig.claim() == [], "redriven, and still given up"
+    assert rig.row(third)["lease_until"] is None
+    rig.sound()
+
+
 def one_end_each(rig: Rig) -> None:
     rig.policy(max_attempts=2)
     message_id, fence = rig.take()
@@ -732,6 +752,7 @@ KILLS: dict[str, Callable[[Rig], None]] = {
         content,
         keys_of_two_instances,
         redrive,
+        given_up,
         one_end_each,
         lost_claim_changes_nothing,
         epoch,

@@ -336,6 +336,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "redrive",
     ),
     one(
+        "abandon keeps its key blocked",
+        "functions/operator/resolve.sql",
+        ", uncertain = false, abandoned = true",
+        ", uncertain = false",
+        "given_up",
+    ),
+    one(
+        "redriven, and still abandoned",
+        "functions/operator/redrive.sql",
+        "set parked = null, abandoned = false,",
+        "set parked = null,",
+        "given_up",
+    ),
+    one(
         "redrive resets attempts",
         "functions/operator/redrive.sql",
         "deferred_until = v_now, tries = 0\n",

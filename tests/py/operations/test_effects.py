@@ -78,6 +78,7 @@ SPECIAL = {
     ("rejected", "resend"): ["claim", "conflict"],
     ("rejected", "delivered"): ["claim", "conflict"],
     ("rejected", "abandon"): ["claim", "conflict"],
+    ("failed", "abandon"): ["claim", "dead_letter"],
 }
 
 

@@ -420,7 +420,7 @@ class Machine(RuleBasedStateMachine):
         parked = sorted(
             i
             for (k, i), row in self.w.memory.delivery.items()
-            if k == key and row.parked in ("unknown", "conflict")
+            if k == key and row.parked is not None
         )
         chosen = _at(parked, m) if parked and m % 5 else self.message_id(instance, n // 4)
         resolution = _at(get_args(Resolution), m // 5)
