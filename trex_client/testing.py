@@ -117,6 +117,9 @@ class _Desk:
     async def mark_sent(self, _: object) -> bool:
         return True
 
+    async def will_hold(self, _: object) -> None:
+        pass
+
     async def pause(self, _: object, seconds: float) -> bool:
         await asyncio.sleep(seconds)
         return True

@@ -374,6 +374,10 @@ class World:
         self.counts[f"mark {answer.status}"] += 1
         return answer.status in ("recorded", "already_recorded")
 
+    async def will_hold(self, held: Held) -> None:
+        """Keep the claim out of extensions while a transaction holds its row."""
+        held.holding = True
+
     def _owner(self, held: Held) -> int:
         assert held.context is not None  # noqa: S101
         return _INSTANCES.index(held.context.instance_key)
@@ -959,7 +963,7 @@ class World:
             blocks
             and row.ordering_key is not None
             and any(
-                other.parked in PARKED
+                other.parked in PARKED and not other.abandoned
                 for other in self.db.delivery.values()
                 if other.instance_key == owner
                 and other.ordering_key == row.ordering_key

@@ -59,8 +59,8 @@ class Held:
 
     `received`: when it came. `deadline`: when its lease ends at the earliest by our monotonic
     clock: the time just before the call that gave or extended it, plus the lease. `started`: when
-    its delivery began. `overdue`: cancelled because it took too long. `reported`: what a processor
-    recorded by itself.
+    its delivery began. `overdue`: cancelled because it took too long. `holding`: its row may be
+    locked by a transaction of ours. `reported`: what a processor recorded by itself.
     """
 
     claim: Claim
@@ -70,6 +70,7 @@ class Held:
     lost: bool = False
     overdue: bool = False
     marked: bool = False
+    holding: bool = False
     context: DeliveryContext | None = None
     reported: Report | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -88,6 +89,10 @@ class Desk(Protocol):
 
     async def mark_sent(self, held: Held) -> bool:
         """Commit that this message is about to be sent; False when the claim is lost."""
+
+    async def will_hold(self, held: Held) -> None:
+        """Before `hold`: nobody can take the claim over while its row is locked, and extending it
+        would wait for that lock, and all others of the same call with it."""
 
     async def pause(self, held: Held, seconds: float) -> bool:
         """Wait without using up a delivery slot; False when the worker is leaving."""

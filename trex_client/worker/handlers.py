@@ -222,10 +222,13 @@ class HandlerProcessor:
         if not desk.may_send(held):
             return self._report(held, "released", "not_started")
         assert not isinstance(apply, Steps)  # noqa: S101
-        return await self._apply(held, apply, incoming)
+        return await self._apply(held, desk, apply, incoming)
 
-    async def _apply(self, held: Held, apply: Handler, incoming: Incoming) -> Report | Recorded:
+    async def _apply(
+        self, held: Held, desk: Desk, apply: Handler, incoming: Incoming
+    ) -> Report | Recorded:
         async with self._session() as session:
+            await desk.will_hold(held)
             try:
                 async with session.conn.transaction():
                     inside = Incoming(incoming.event, held.claim, incoming.asked, session)
@@ -235,6 +238,8 @@ class HandlerProcessor:
                         held.context.sent = True
             except _RollBack as rolled_back:
                 return self._not_now(held, rolled_back.answer)
+            finally:
+                held.holding = False
         held.reported = report
         return recorded
 

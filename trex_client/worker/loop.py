@@ -87,6 +87,7 @@ class Worker:
         self._paused = 0
         self._event = asyncio.Event()
         self._idle = asyncio.Event()
+        self._extending = asyncio.Lock()
         self._leaving = asyncio.Event()
         self._more = True
         self._idle_rounds = 0
@@ -538,6 +539,11 @@ class Worker:
             return False
         return result.status in {"recorded", "already_recorded"}
 
+    async def will_hold(self, held: Held) -> None:
+        """Leave this claim out of every extension that begins from now on."""
+        async with self._extending:
+            held.holding = True
+
     async def pause(self, held: Held, seconds: float) -> bool:
         """Wait without using up a delivery slot; False when the worker is leaving."""
         del held
@@ -566,7 +572,7 @@ class Worker:
                 if held.task is not None and now - held.started > self.settings.longest_call:
                     held.overdue = True
                     held.task.cancel()
-                elif not held.lost and held.deadline - now < 0.6 * lease:
+                elif not (held.lost or held.holding) and held.deadline - now < 0.6 * lease:
                     old.append(held)
             for start in range(0, len(old), 500):
                 await self._extend(old[start : start + 500])
@@ -578,12 +584,16 @@ class Worker:
 
             async def extend(kernel: AsyncPostgresClient) -> list[tuple[int, int, str]]:
                 nonlocal asked
-                asked = self._now()
-                answer = await kernel.extend(
-                    [one.claim.message_id for one in held],
-                    [one.claim.fence for one in held],
-                    lease=self._lease,
-                )
+                async with self._extending:
+                    free = [one for one in held if not one.holding]
+                    if not free:
+                        return []
+                    asked = self._now()
+                    answer = await kernel.extend(
+                        [one.claim.message_id for one in free],
+                        [one.claim.fence for one in free],
+                        lease=self._lease,
+                    )
                 return [(row.message_id, row.fence, row.status) for row in answer]
 
             rows = await self._aux_link.call(extend, until=lambda: self._now() > last)
