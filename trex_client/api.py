@@ -1,5 +1,8 @@
 """The API: one method per public SQL function, same names, same arguments without `p_`.
 
+See `sql/functions/**/NAME.sql` for the rule behind each method, and `trex_client._calls*` for what
+goes in, what comes out, and the errors.
+
 `PostgresClient` (sync) and `AsyncPostgresClient` call the functions; `MemoryClient` is the
 simulation. All three are bound to one instance in their constructor, which refuses an empty or
 malformed key with `InvalidArgument` before anything else happens. The caller owns connection and
@@ -43,10 +46,37 @@ from trex_client.model import (
     Resolution,
     Result,
 )
+from trex_client.model_authority import (
+    CapabilityIssued,
+    Cause,
+    CounterLine,
+    DeviceLine,
+    EntitlementLine,
+    Executed,
+    Finalized,
+    SecurityLine,
+    SubscriptionStatus,
+    UsageLine,
+    Viewer,
+)
+from trex_client.model_inbox import InboxEvent, InboxState, Received
+from trex_client.model_operations import (
+    Corrected,
+    Effect,
+    EffectState,
+    EntityState,
+    EntityStep,
+    MachineCell,
+    OnRefused,
+    OperationLine,
+    Overdue,
+    Transitioned,
+)
+from trex_client.model_reconcile import FindingState, ReconcileFinding, ReconcileReport
 
 
-class Trex(Protocol):
-    """See `sql/functions/**/NAME.sql` for the rule behind each method."""
+class Kernel(Protocol):
+    """The outbox, the claims of both boxes, reads and operators."""
 
     @property
     def instance_key(self) -> str: ...
@@ -310,3 +340,270 @@ class Trex(Protocol):
         idempotency_key: str | None = None,
         effect_policy: EffectPolicy = "lookup",
     ) -> Enqueued: ...
+
+
+class Inbox(Protocol):
+    """What comes in, stored before it is acknowledged."""
+
+    def receive(
+        self,
+        provider: str,
+        account: str,
+        event_id: str | None,
+        event_type: str,
+        object_id: str | None,
+        raw: bytes,
+        payload: Any = None,
+        *,
+        payload_json: str | None = None,
+        key_id: str | None = None,
+    ) -> Received: ...
+
+    def inbox_event(self, message_id: int) -> InboxEvent: ...
+
+    def inbox_status(
+        self,
+        message_id: int | None = None,
+        *,
+        provider: str | None = None,
+        account: str | None = None,
+        event_id: str | None = None,
+    ) -> InboxState: ...
+
+
+class Operations(Protocol):
+    """Machines as data, the entities that they move, corrections, and effects of messages."""
+
+    def machine_load(
+        self,
+        machine: str,
+        definition: Any = None,
+        *,
+        definition_json: str | None = None,
+        actor: str,
+        reason: str,
+    ) -> str: ...
+
+    def machine_show(self, machine: str) -> list[MachineCell]: ...
+
+    def transition(
+        self,
+        machine: str,
+        entity: str,
+        event: str,
+        expected_version: int,
+        operation_id: str,
+        *,
+        actor: str,
+        role: str,
+        reason: str,
+        amount: Decimal | int | None = None,
+        arguments: Any = None,
+        on_refused: OnRefused = "raise",
+    ) -> Transitioned: ...
+
+    def entity_status(self, machine: str, entity: str) -> EntityState: ...
+
+    def entity_history(
+        self, machine: str, entity: str, *, limit: int = 100, after: int = 0
+    ) -> list[EntityStep]: ...
+
+    def correct(
+        self,
+        operation_id: str,
+        adjustment_id: str,
+        kind: str,
+        amount: Decimal | int,
+        expected_version: int,
+        *,
+        actor: str,
+        role: str,
+        reason: str,
+        evidence: str,
+        expected_balance: Decimal | int | None = None,
+        on_refused: OnRefused = "raise",
+    ) -> Corrected: ...
+
+    def operation_history(self, operation_id: str) -> list[OperationLine]: ...
+
+    def effect_states(
+        self, effect: Effect | None = None, *, limit: int = 100, after: int = 0, box: Box = "outbox"
+    ) -> list[EffectState]: ...
+
+    def overdue(self, *, limit: int = 100) -> list[Overdue]: ...
+
+
+class Authority(Protocol):
+    """Orders, payments, rights, licences and their use."""
+
+    def register_order(
+        self,
+        account: str,
+        invoice_id: str,
+        order_id: str,
+        *,
+        seller: str,
+        buyer: str,
+        item: str,
+        amount: Decimal | int,
+        currency: str,
+        uses_max: int | None = None,
+        devices_max: int | None = None,
+        valid_for: timedelta | None = None,
+    ) -> str: ...
+
+    def record_payment(self, account: str, invoice_id: str, status: str) -> bool: ...
+
+    def finalize_paid(
+        self,
+        message_id: int,
+        fence: int,
+        *,
+        account: str,
+        invoice_id: str,
+        order_id: str,
+        status: str,
+    ) -> Finalized: ...
+
+    def apply_provider_cancel(
+        self,
+        message_id: int,
+        fence: int,
+        *,
+        account: str,
+        invoice_id: str,
+        cause: Cause,
+        evidence: str,
+    ) -> Finalized: ...
+
+    def apply_refund(
+        self,
+        message_id: int,
+        fence: int,
+        *,
+        account: str,
+        invoice_id: str,
+        refund_id: str,
+        amount: Decimal | int,
+        currency: str,
+        evidence: str,
+    ) -> Finalized: ...
+
+    def update_subscription(
+        self,
+        account: str,
+        subscription_id: str,
+        invoice_id: str,
+        *,
+        status: SubscriptionStatus,
+        period_end: datetime,
+        asked_at: datetime,
+    ) -> str: ...
+
+    def expire_entitlements(self, *, actor: str, reason: str, limit: int = 1000) -> int: ...
+
+    def issue_capability(
+        self,
+        capability_id: str,
+        licence_id: str,
+        subject: str,
+        *,
+        lifetime: timedelta = timedelta(minutes=5),
+    ) -> CapabilityIssued: ...
+
+    def execute_licence(
+        self,
+        capability_id: str,
+        subject: str,
+        usage_id: str,
+        *,
+        thumbprint: str | None = None,
+        on_refused: OnRefused = "raise",
+    ) -> Executed: ...
+
+    def bind_device(self, licence_id: str, thumbprint: str) -> str: ...
+
+
+class Reads(Protocol):
+    """What a verified viewer may see of rights and their use."""
+
+    def list_entitlements(
+        self,
+        viewer: Viewer,
+        account: str,
+        *,
+        seller: str | None = None,
+        limit: int = 100,
+        after: str = "",
+    ) -> list[EntitlementLine]: ...
+
+    def list_usage(
+        self,
+        viewer: Viewer,
+        account: str,
+        *,
+        seller: str | None = None,
+        limit: int = 100,
+        after: str = "",
+    ) -> list[UsageLine]: ...
+
+    def list_counters(
+        self,
+        viewer: Viewer,
+        account: str,
+        *,
+        seller: str | None = None,
+        limit: int = 100,
+        after: str = "",
+    ) -> list[CounterLine]: ...
+
+    def list_devices(
+        self,
+        viewer: Viewer,
+        account: str,
+        *,
+        seller: str | None = None,
+        limit: int = 100,
+        after: str = "",
+    ) -> list[DeviceLine]: ...
+
+    def list_security_events(
+        self,
+        viewer: Viewer,
+        account: str,
+        *,
+        seller: str | None = None,
+        limit: int = 100,
+        after: str = "",
+    ) -> list[SecurityLine]: ...
+
+
+class Reconciliation(Protocol):
+    """Comparing what should agree."""
+
+    def reconcile(
+        self,
+        *,
+        actor: str,
+        reason: str,
+        run_id: int | None = None,
+        longest_stay: timedelta = timedelta(hours=1),
+        limit: int = 1000,
+    ) -> ReconcileReport: ...
+
+    def reconcile_reports(
+        self, *, limit: int = 100, before: int | None = None
+    ) -> list[ReconcileReport]: ...
+
+    def reconcile_findings(
+        self,
+        run_id: int | None = None,
+        *,
+        state: FindingState | None = None,
+        limit: int = 100,
+        after: str = "",
+    ) -> list[ReconcileFinding]: ...
+
+
+class Trex(Kernel, Inbox, Operations, Authority, Reads, Reconciliation, Protocol):
+    """All of it: what every client is."""

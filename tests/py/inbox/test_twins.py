@@ -7,13 +7,14 @@ import inspect
 import pytest
 
 from trex_client._calls_reconcile import AllCalls
+from trex_client.api import Trex
 from trex_client.memory import MemoryClient
 from trex_client.postgres import AsyncPostgresClient, PostgresClient
 
 NAMES = [name for name, _ in inspect.getmembers(AllCalls, inspect.isfunction) if name[0] != "_"]
 
 
-@pytest.mark.parametrize("client", [MemoryClient, PostgresClient, AsyncPostgresClient])
+@pytest.mark.parametrize("client", [Trex, MemoryClient, PostgresClient, AsyncPostgresClient])
 def test_same_methods_same_arguments(client):
     for name in NAMES:
         theirs = inspect.signature(getattr(client, name)).parameters.values()
@@ -21,6 +22,11 @@ def test_same_methods_same_arguments(client):
         assert [(p.name, p.kind, p.default) for p in list(theirs)[1:]] == [
             (p.name, p.kind, p.default) for p in list(ours)[1:]
         ], name
+
+
+def test_the_protocol_promises_nothing_else():
+    promised = {name for name, _ in inspect.getmembers(Trex, inspect.isfunction) if name[0] != "_"}
+    assert promised == set(NAMES)
 
 
 def test_every_public_function_has_a_method(new_db):
