@@ -69,6 +69,7 @@ class Event(StrEnum):
     ALERT = "alert"
     ALERT_NOT_SENT = "alert_not_sent"
     SERVING = "serving"
+    RELOADED = "reloaded"
     LIBRARY_LOG = "library_log"
     UNHANDLED = "unhandled"
     PROGRESS = "progress"

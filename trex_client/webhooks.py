@@ -30,7 +30,6 @@ import asyncio
 import base64
 import binascii
 import hmac
-import json
 import os
 import re
 import time
@@ -51,6 +50,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trex_client._calls import check_instance_key
+from trex_client._events import Content, is_key, read_content
 from trex_client.adapters.config import ConfigError, Settings
 from trex_client.errors import (
     AccessDenied,
@@ -93,10 +93,6 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/]{43}=", re.ASCII).fullmatch
 _SLUG: Final = re.compile(r"[a-z0-9][a-z0-9._:-]{0,62}").fullmatch
 _JSON_TYPE: Final = re.compile(r"application/([a-z0-9.+-]+\+)?json[ \t]*(;.*)?", re.I).fullmatch
 _PATH: Final = re.compile(r"/[A-Za-z0-9._~/-]*").fullmatch
-_BLANK: Final = " \u00a0\u1680\u2000-\u200d\u2028\u2029\u202f\u205f\u2060\u3000\ufeff"
-_KEY: Final = re.compile(
-    f"(?![{_BLANK}])[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,255}}(?<![{_BLANK}])"
-).fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +142,9 @@ class Endpoint:
         for setting, fine in {
             "path": _PATH(made.path) and made.path != "/healthz",
             "provider": _SLUG(made.provider),
-            "account": _KEY(made.account),
+            "account": is_key(made.account),
             "secrets": 1 <= len(made.secrets) <= _MOST_SECRETS
-            and all(_KEY(key) for key in made.secrets)
+            and all(is_key(key) for key in made.secrets)
             and all(_usable(scheme, secret) for secret in made.secrets.values()),
         }.items():
             if not fine:
@@ -263,7 +259,7 @@ def read_headers(
         signatures = [value for name, _, value in pairs if name == "v1"]
     if len(stamps) != 1 or not _STAMP(stamps[0]) or not 1 <= len(signatures) <= _MOST_SIGNATURES:
         return None
-    if event_id is not None and not _KEY(event_id):
+    if event_id is not None and not is_key(event_id):
         return None
     stamp = int(stamps[0])
     if abs(now - stamp) > endpoint.tolerance:
@@ -312,42 +308,14 @@ def _decoded(value: str) -> bytes:
 # What the bytes say
 
 
-class Content(NamedTuple):
-    """What is taken from a verified body: never the account."""
-
-    event_id: str | None
-    event_type: str
-    object_id: str | None
-    payload_json: str
-
-
-def read_content(endpoint: Endpoint, signed: Signed, text: str) -> Content:
-    """Read event id, type and object id; what can't be read, or isn't a key, is left out."""
-    text = text.removeprefix("\ufeff")
-    try:
-        # Whole numbers as their digits: some ids are numbers, and any length is fine.
-        body = json.loads(text, parse_constant=_refuse, parse_int=str)
-    except (ValueError, RecursionError):
-        return _unreadable(signed)
-    event_id = signed.event_id if endpoint.scheme == "standard" else _at(body, "id")
-    kind = _at(body, "type")
-    return Content(event_id, kind or "unspecified", _at(body, endpoint.object_id), text)
-
-
-def _unreadable(signed: Signed) -> Content:
-    return Content(signed.event_id, UNREADABLE, None, "null")
-
-
-def _refuse(_: str) -> object:
-    raise ValueError
-
-
-def _at(body: object, path: str) -> str | None:
-    for name in path.split("."):
-        if not isinstance(body, dict):
-            return None
-        body = body.get(name)
-    return body if isinstance(body, str) and _KEY(body) else None
+def read_event(endpoint: Endpoint, signed: Signed, text: str) -> Content:
+    """Event id, type and object id; what isn't JSON is kept as `unreadable`."""
+    content = read_content(text, endpoint.object_id)
+    if content is None:
+        return Content(signed.event_id, UNREADABLE, None, "null")
+    if endpoint.scheme == "standard":
+        return content._replace(event_id=signed.event_id)
+    return content
 
 
 # Storing
@@ -472,7 +440,7 @@ class _Hook:
         key_id = verify(endpoint, signed, text)
         if key_id is None:
             raise Refused(401, "unauthorized")
-        content = read_content(endpoint, signed, text)
+        content = read_event(endpoint, signed, text)
         try:
             return await self._store_readable(content, signed, raw, key_id)
         except (TrexError, psycopg.Error, OSError, TimeoutError) as error:
@@ -549,6 +517,45 @@ async def _healthz(_: Request) -> Response:
     return Response(b"ok\n", media_type="text/plain")
 
 
+class WebhookApp(Starlette):
+    """The ASGI application; see `webhook_app`."""
+
+    def __init__(
+        self, config: WebhookConfig, store: Store, hook: Callable[[Endpoint], _Hook]
+    ) -> None:
+        @asynccontextmanager
+        async def lifespan(_: ASGIApp) -> AsyncIterator[None]:
+            yield
+            await store.close()
+
+        super().__init__(lifespan=lifespan)
+        self._instance_key = config.instance_key
+        self._hook = hook
+        self.reload(config)
+
+    def reload(self, config: WebhookConfig) -> None:
+        """Serve these endpoints, with these secrets, from the next request on: a rotation needs no
+        restart.
+
+        Raises:
+            InvalidArgument: it is another instance's; nothing changes.
+        """
+        if config.instance_key != self._instance_key:
+            raise InvalidArgument("instance_key")
+        self.router.routes = [
+            Route("/healthz", _healthz),
+            *(self._route(endpoint) for endpoint in config.endpoints),
+        ]
+
+    def _route(self, endpoint: Endpoint) -> Route:
+        handle = self._hook(endpoint)
+
+        async def answer(request: Request) -> Response:
+            return await handle(request)
+
+        return Route(endpoint.path, answer, methods=["POST"], name=endpoint.name)
+
+
 def webhook_app(
     config: WebhookConfig,
     dsn: str = "",
@@ -558,8 +565,9 @@ def webhook_app(
     store_timeout: float = 10.0,
     read_timeout: float = 20.0,
     clock: Callable[[], float] = time.time,
-) -> Starlette:
-    """Return the ASGI application; it connects when the first event comes.
+) -> WebhookApp:
+    """Return the ASGI application; it connects when the first event comes. Its `reload` takes
+    another configuration.
 
     Args:
         config: see `read_webhooks`.
@@ -586,18 +594,7 @@ def webhook_app(
     def count(result: str) -> None:
         counts[result].inc()
 
-    @asynccontextmanager
-    async def lifespan(_: ASGIApp) -> AsyncIterator[None]:
-        yield
-        await store.close()
+    def hook(endpoint: Endpoint) -> _Hook:
+        return _Hook(endpoint, store, door, count, clock, read_timeout)
 
-    def hook(endpoint: Endpoint) -> Route:
-        handle = _Hook(endpoint, store, door, count, clock, read_timeout)
-
-        async def answer(request: Request) -> Response:
-            return await handle(request)
-
-        return Route(endpoint.path, answer, methods=["POST"], name=endpoint.name)
-
-    routes = [Route("/healthz", _healthz), *(hook(endpoint) for endpoint in config.endpoints)]
-    return Starlette(routes=routes, lifespan=lifespan)
+    return WebhookApp(config, store, hook)

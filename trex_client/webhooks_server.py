@@ -17,12 +17,14 @@ from trex_client.webhooks import webhook_app
 from trex_client.worker.health import HealthServer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trex_client.telemetry import Level
-    from trex_client.webhooks import WebhookConfig
+    from trex_client.webhooks import WebhookApp, WebhookConfig
 
 
 def run(
-    config: WebhookConfig,
+    read: Callable[[], WebhookConfig],
     dsn: str,
     *,
     listen: tuple[str, int],
@@ -30,22 +32,25 @@ def run(
     connections: int = 8,
     level: Level = "info",
 ) -> None:
-    """Serve until SIGTERM or SIGINT; requests under way get 30 seconds to end.
+    """Serve until SIGTERM or SIGINT; requests under way get 30 seconds to end. SIGHUP reads the
+    configuration and its secrets again; one that can't be read changes nothing.
 
     Raises:
-        InvalidArgument: the address can't be bound, or the connection string can't be read.
+        InvalidArgument: the configuration, the address can't be bound, or the connection string
+        can't be read.
     """
-    asyncio.run(_run(config, dsn, listen, http, connections, level))
+    asyncio.run(_run(read, dsn, listen, http, connections, level))
 
 
 async def _run(
-    config: WebhookConfig,
+    read: Callable[[], WebhookConfig],
     dsn: str,
     listen: tuple[str, int],
     http: tuple[str, int] | None,
     connections: int,
     level: Level,
 ) -> None:
+    config = read()
     topics = {endpoint.provider for endpoint in config.endpoints}
     telemetry = Telemetry(config.instance_key, topics=topics, level=level)
     app = webhook_app(config, dsn, telemetry=telemetry, connections=connections)
@@ -67,7 +72,9 @@ async def _run(
             proxy_headers=False,
         )
     )
-    telemetry.own_process(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    telemetry.own_process(loop)
+    loop.add_signal_handler(signal.SIGHUP, _reload, app, read, telemetry)
     # uvicorn drains at a signal and raises it again at the end: to end well is all that is left.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
@@ -82,3 +89,13 @@ async def _run(
         telemetry.event(Event.SERVING, port=bound.getsockname()[1])
         await server.serve(sockets=[bound])
         telemetry.event(Event.STOPPED, exit_code=0)
+
+
+def _reload(app: WebhookApp, read: Callable[[], WebhookConfig], telemetry: Telemetry) -> None:
+    try:
+        config = read()
+        app.reload(config)
+    except InvalidArgument:
+        telemetry.event(Event.RELOADED, "error", result="failed")
+    else:
+        telemetry.event(Event.RELOADED, result="ok", count=len(config.endpoints))

@@ -18,7 +18,7 @@ from trex_client.cli._exit import MEANINGS, ExitCode
 
 # Modules with a function `register(app)`; they import what is heavy inside their commands.
 _GROUPS = (schema, doctor, instance, outbox, importer, claims, operator)
-_MORE = ("demo", "worker", "inbox", "machine", "reconcile", "viewer", "simulate")
+_MORE = ("demo", "worker", "inbox", "machine", "authority", "viewer", "reconcile", "simulate")
 
 
 def exit_codes_text() -> str:

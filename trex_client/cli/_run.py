@@ -140,6 +140,11 @@ _SCALARS = {
     "bump_epoch": "epoch",
     "register_currency": "changed",
     "machine_load": "result",
+    "register_order": "result",
+    "record_payment": "changed",
+    "update_subscription": "result",
+    "expire_entitlements": "ended",
+    "bind_device": "result",
 }
 
 

@@ -133,6 +133,10 @@ Policy: TypeAlias = Annotated[
         help="What the receiver is known to do with a repetition.",
     ),
 ]
+Report: TypeAlias = Annotated[
+    bool,
+    typer.Option("--report", help="A refusal is an answer, not an error; the code says which."),
+]
 InputFile: TypeAlias = Annotated[
     Path, typer.Argument(help="File to read; - is stdin.", show_default=False)
 ]

@@ -221,7 +221,7 @@ class Import:
 
 
 @contextmanager
-def _progress(total: int | None) -> Iterator[Callable[[int], None]]:
+def progress_bar(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar over the bytes read, when a person looks at stderr."""
     if not sys.stderr.isatty():
         yield lambda _position: None
@@ -229,9 +229,9 @@ def _progress(total: int | None) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("import"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (TextColumn(title), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("import", total=total)
+        task = bar.add_task(title, total=total)
         yield lambda position: bar.update(task, completed=position)
 
 
@@ -315,7 +315,7 @@ def register(app: typer.Typer) -> None:
                 with (
                     connect(conninfo(dsn_file, service)) as conn,
                     reject.open("w", encoding="utf-8") if reject else nullcontext() as refused,
-                    _progress(size) as progress,
+                    progress_bar("import", size) as progress,
                 ):
                     check_schema(conn)
                     job = Import(PostgresClient(conn, key), refused)

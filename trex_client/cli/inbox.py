@@ -11,6 +11,7 @@ import typer
 
 from trex_client._calls import Call
 from trex_client._calls_reconcile import AllCalls
+from trex_client.cli import events
 from trex_client.cli._exit import ExitCode, exit_codes, leave
 from trex_client.cli._run import call_command, conninfo, help_text
 from trex_client.cli._types import DsnFile, InputFile, InstanceOption, MessageId, Service
@@ -29,14 +30,15 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="inbox", rich_help_panel=PANEL)
     _register_serve(group)
     _register_calls(group)
+    events.register(group)
 
 
 def _register_serve(group: typer.Typer) -> None:
     summary = (
         "Serve the webhook endpoints of a TOML file: verify each signature over the raw bytes,"
         " store the event, commit, and only then answer 2xx. Secrets come from the environment or"
-        " from files. Put TLS in front. SIGTERM: requests under way end first. Logs are JSON lines"
-        " on stderr."
+        " from files. Put TLS in front. SIGHUP: the file and its secrets are read again. SIGTERM:"
+        " requests under way end first. Logs are JSON lines on stderr."
     )
     examples = """
         trex inbox serve --config webhooks.toml
@@ -85,9 +87,8 @@ def _register_serve(group: typer.Typer) -> None:
                 from trex_client.webhooks_server import run
             except ModuleNotFoundError:
                 leave(ExitCode.USAGE, "this needs the extra: pip install 'trex[webhooks]'")
-            settings = webhooks.read_webhooks(config, instance_key=instance or None)
             run(
-                settings,
+                lambda: webhooks.read_webhooks(config, instance_key=instance or None),
                 conninfo(dsn_file, service),
                 listen=address(listen, "--listen"),
                 http=address(http, "--http") if http is not None else None,

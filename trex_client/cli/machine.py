@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,9 +12,20 @@ import typer
 from trex_client._calls import Call
 from trex_client._calls_reconcile import AllCalls
 from trex_client.cli._run import call_command
-from trex_client.cli._types import Actor, After, BoxOption, ReadLimit, Reason
+from trex_client.cli._types import (
+    Actor,
+    After,
+    BoxOption,
+    Evidence,
+    ReadLimit,
+    Reason,
+    Report,
+    parse_amount,
+)
+from trex_client.errors import InvalidArgument
 
 MachineName = Annotated[str, typer.Argument(help="Name of the machine.")]
+Role = Annotated[str, typer.Option("--role", help="As what, of the roles that the machine names.")]
 Entity = Annotated[str, typer.Argument(help="What moves, such as an order's number.")]
 
 
@@ -23,6 +36,7 @@ def register(app: typer.Typer) -> None:
     )
     app.add_typer(group, name="machine", rich_help_panel="Operations")
     _register_definitions(group)
+    _register_steps(group)
     _register_reads(group)
 
 
@@ -62,6 +76,113 @@ def _register_definitions(group: typer.Typer) -> None:
     def show_machine(calls: AllCalls, machine: MachineName) -> Call[Any]:
         """A machine as a table: each state with each event. No to_state: forbidden."""
         return calls.machine_show(machine)
+
+
+def _register_steps(group: typer.Typer) -> None:
+    @call_command(
+        group,
+        "transition",
+        "trex machine transition order 4711 place --version 0 --operation buy-1 --role buyer"
+        " --amount 100 --reason checkout\n"
+        "trex machine transition order 4711 cancel --version 1 --operation cancel-1 --role support"
+        " --reason 'ticket 12'",
+    )
+    def transition(
+        calls: AllCalls,
+        machine: MachineName,
+        entity: Entity,
+        event: Annotated[str, typer.Argument(help="What happens to it.")],
+        version: Annotated[
+            int,
+            typer.Option("--version", help="The version that was seen; 0: it doesn't exist yet."),
+        ],
+        operation: Annotated[
+            str, typer.Option("--operation", help="Id of this intent; again it is a replay.")
+        ],
+        role: Role,
+        actor: Actor,
+        reason: Reason,
+        amount: Annotated[
+            Decimal | None,
+            typer.Option("--amount", parser=parse_amount, metavar="AMOUNT", help="What it is for."),
+        ] = None,
+        arguments: Annotated[
+            str | None, typer.Option("--arguments", help="More of the intent: a JSON object.")
+        ] = None,
+        report: Report = False,
+    ) -> Call[Any]:
+        """Move an entity by one event, for operators too. Somebody else was faster: code 8, look at
+        `trex machine status` and decide again."""
+        return calls.transition(
+            machine,
+            entity,
+            event,
+            version,
+            operation,
+            actor=actor,
+            role=role,
+            reason=reason,
+            amount=amount,
+            arguments=None if arguments is None else _parsed(arguments),
+            on_refused="report" if report else "raise",
+        )
+
+    @call_command(
+        group,
+        "correct",
+        "trex machine correct buy-1 refund-1 refund --amount -30 --version 0 --role support"
+        " --evidence 'photo 7' --reason damaged",
+    )
+    def correct(
+        calls: AllCalls,
+        operation_id: Annotated[str, typer.Argument(help="Id of the operation that is done.")],
+        adjustment_id: Annotated[
+            str, typer.Argument(help="Id of this correction; again it is a replay.")
+        ],
+        kind: Annotated[str, typer.Argument(help="What it is, such as refund.")],
+        amount: Annotated[
+            Decimal,
+            typer.Option(
+                "--amount", parser=parse_amount, metavar="AMOUNT", help="By how much, signed."
+            ),
+        ],
+        version: Annotated[int, typer.Option("--version", help="How many corrections were seen.")],
+        role: Role,
+        evidence: Evidence,
+        actor: Actor,
+        reason: Reason,
+        balance: Annotated[
+            Decimal | None,
+            typer.Option(
+                "--balance",
+                parser=parse_amount,
+                metavar="AMOUNT",
+                help="The balance that was seen.",
+            ),
+        ] = None,
+        report: Report = False,
+    ) -> Call[Any]:
+        """Append a correction to a done operation, which stays as it is."""
+        return calls.correct(
+            operation_id,
+            adjustment_id,
+            kind,
+            amount,
+            version,
+            actor=actor,
+            role=role,
+            reason=reason,
+            evidence=evidence,
+            expected_balance=balance,
+            on_refused="report" if report else "raise",
+        )
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, parse_float=Decimal)
+    except (ValueError, RecursionError):
+        raise InvalidArgument("arguments: not JSON") from None
 
 
 def _register_reads(group: typer.Typer) -> None:

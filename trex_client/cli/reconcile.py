@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trex_client._calls import Call
+from trex_client._calls import Call, render
 from trex_client._calls_reconcile import AllCalls
 from trex_client.cli._exit import ExitCode, exit_codes, leave, note
 from trex_client.cli._output import show, wants_json
@@ -24,11 +26,17 @@ from trex_client.cli._types import (
     DsnFile,
     InstanceOption,
     Json,
+    PrintSql,
     ReadLimit,
     Reason,
     Service,
     parse_duration,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trex_client.model_reconcile import ReconcileReport
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +55,7 @@ def _register_run(group: typer.Typer) -> None:
     summary = (
         "Run all checks, some rows at a time, until the run has ended. What is found is one finding"
         " however often it is seen. Ends with 12 when there are findings, with 1 when a check"
-        " couldn't be read: such a run is failed, not clean."
+        " couldn't be read: such a run is failed, not clean. An interrupted run can go on."
     )
     examples = """
         trex reconcile run --reason 'nightly'
@@ -75,35 +83,72 @@ def _register_run(group: typer.Typer) -> None:
         rows: Annotated[
             int, typer.Option("--rows", help="Rows of one transaction, to 10000.")
         ] = 1000,
-        json: Json = False,
         dsn_file: DsnFile = None,
         service: Service = None,
+        json: Json = False,
+        print_sql: PrintSql = False,
     ) -> None:
         from trex_client.postgres import PostgresClient
 
         with exit_codes():
             key = instance_key(instance)
+
+            def page(run_id: int | None) -> Call[ReconcileReport]:
+                return AllCalls(key).reconcile(
+                    actor=actor,
+                    reason=reason,
+                    run_id=run_id,
+                    longest_stay=longest_stay or timedelta(hours=1),
+                    limit=rows,
+                )
+
+            if print_sql:
+                typer.echo(render(page(run)))
+                return
             with connect(conninfo(dsn_file, service)) as conn:
                 check_schema(conn)
                 client = PostgresClient(conn, key)
-                while True:
-                    report = client.reconcile(
-                        actor=actor,
-                        reason=reason,
-                        run_id=run,
-                        longest_stay=longest_stay or timedelta(hours=1),
-                        limit=rows,
-                    )
-                    if report.state != "running":
-                        break
-                    if run is None:
-                        note(f"trex: run {report.run_id}")
-                    run = report.run_id
+                with _progress() as tell:
+                    report = client.run(page(run))
+                    if report.state == "running" and run is None:
+                        again = f"--run {report.run_id}"
+                        note(f"trex: run {report.run_id}; interrupted, it goes on with {again}")
+                    while report.state == "running":
+                        tell(report)
+                        report = client.run(page(report.run_id))
             show(report, as_json=wants_json(asked=json), title="reconcile")
             if report.state == "failed":
                 leave(ExitCode.FAILED, "a check couldn't be read: this run proves nothing")
             if report.state == "findings":
                 leave(ExitCode.DIFFERENCES, f"findings: trex reconcile show {report.run_id}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[ReconcileReport], None]]:
+    """Where the run is, for who looks at stderr."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}: {task.completed:,.0f} rows, {task.fields[found]} found"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("messages", total=None, found=0)
+
+        def tell(report: ReconcileReport) -> None:
+            bar.update(
+                task,
+                description=report.at_check,
+                completed=report.examined,
+                found=report.found,
+            )
+
+        yield tell
 
 
 def _register_reads(group: typer.Typer) -> None:

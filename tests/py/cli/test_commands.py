@@ -307,6 +307,9 @@ def test_print_sql_of_every_command(nowhere: Trex) -> None:
         ["redrive", "1", "2", *WHY],
         ["bump-epoch", *WHY],
         ["instance", "register", *WHY],
+        ["reconcile", "run", *WHY],
+        ["machine", "history", "order", "o1"],
+        ["viewer", "usage", "--account", "a"],
     ):
         done = nowhere(*arguments, "--print-sql", TREX_INSTANCE="shop")
         assert done.code == 0

@@ -61,12 +61,23 @@ class Served:
     def ask(self, path: str) -> int:
         return httpx.get(self.health + path, trust_env=False).status_code
 
-    def send(self) -> httpx.Response:
-        header = stripe.WebhookSignature.generate_signature_header(BODY, SECRET)
+    def send(self, secret: str = SECRET) -> httpx.Response:
+        header = stripe.WebhookSignature.generate_signature_header(BODY, secret)
         headers = {"Stripe-Signature": header, "Content-Type": "application/json"}
         return httpx.post(
             f"{self.url}/stripe", content=BODY.encode(), headers=headers, trust_env=False
         )
+
+    def reload(self) -> dict[str, object]:
+        """SIGHUP, and what the log says of it."""
+        self.process.send_signal(signal.SIGHUP)
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line.decode())
+            said: dict[str, object] = json.loads(line)
+            if said["event"] == "reloaded":
+                return said
+        raise AssertionError(self.log)
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
@@ -99,6 +110,36 @@ def test_served_killed_and_served_again(trex: Trex, config: Path) -> None:
     assert base64.b64decode(event["raw"]) == BODY.encode()
 
 
+@pytest.mark.criterion("ac-0055")
+def test_secrets_are_rotated_without_a_restart(trex: Trex, config: Path, tmp_path: Path) -> None:
+    other = SECRET + "_next"
+    served = Served(trex, config)
+    assert (served.send().status_code, served.send(other).status_code) == (200, 401)
+    # Both for a while.
+    (tmp_path / "next").write_text(other)
+    both = config.read_text() + f'secrets.next = {{ file = "{tmp_path}/next" }}\n'
+    config.write_text(both)
+    assert served.send(other).status_code == 401
+    assert (served.reload()["result"], served.send(other).status_code) == ("ok", 200)
+    assert served.send().status_code == 200
+    # What can't be read changes nothing, whatever it is.
+    for wrong in ("[", both.replace('scheme = "stripe"', 'scheme = "none"')):
+        config.write_text(wrong)
+        assert served.reload()["result"] == "failed"
+        assert (served.send().status_code, served.send(other).status_code) == (200, 200)
+    (tmp_path / "next").unlink()
+    config.write_text(both)
+    assert served.reload()["result"] == "failed"
+    assert served.send(other).status_code == 200
+    # The old one goes, by its file alone.
+    (tmp_path / "next").write_text(other)
+    (tmp_path / "secret").write_text(other + "_2")
+    assert served.reload()["result"] == "ok"
+    assert (served.send().status_code, served.send(other).status_code) == (401, 200)
+    assert served.end(signal.SIGTERM) == 0
+    assert SECRET not in "".join(served.log)
+
+
 def test_serve_refuses_what_is_wrong(nowhere: Trex, config: Path, tmp_path: Path) -> None:
     assert nowhere("inbox", "serve", "--config", str(config)).code == 2  # no instance
     serve = ("inbox", "serve", "-i", "shop", "--config")
@@ -126,6 +167,40 @@ def test_an_event_by_hand(trex: Trex, tmp_path: Path) -> None:
     assert missing.code == 2
 
 
+def test_missed_events_from_a_file(trex: Trex, tmp_path: Path, pg_db: Database) -> None:
+    def event(name: str, **more: object) -> str:
+        return json.dumps(
+            {"id": name, "type": "t", "data": {"object": {"id": f"in_{name}"}}, **more}
+        )
+
+    page = tmp_path / "events.ndjson"
+    command = ("inbox", "backfill", str(page), "--provider", "stripe", "--account", "acct_a")
+    page.write_text("\n".join(event(f"e{n}") for n in (3, 1, 2)))
+    done = trex(*command)
+    assert (done.code, done.row["received"], done.row["events"]) == (0, 3, 3)
+    assert trex(*command, "--batch", "2").row["deduplicated"] == 3
+    # Of five, three are known and one comes twice; two lines are none.
+    page.write_bytes(
+        "\r\n".join([event("e1"), event("e4"), "{", event("e2", more=1), event("e4"), event("e3")])
+        .encode() + b"\n\n\xff\n" + event("e5", text="\0").encode()
+    )  # fmt: skip
+    each = trex(*command, "--each")
+    assert each.code == 12
+    answers = {row["line"]: row["status"] for row in each.rows}
+    assert answers == {
+        1: "deduplicated", 2: "received", 3: "invalid", 4: "deduplicated", 5: "deduplicated",
+        6: "deduplicated", 8: "invalid", 9: "invalid",
+    }  # fmt: skip
+    assert [row["line"] for row in each.rows if row.get("differs")] == [4]
+    stored = pg_db.connect().execute(
+        "select event_id::text, object_id::text, account::text from trex.inbox_event order by 1"
+    ).fetchall()  # fmt: skip
+    assert stored == [(f"e{n}", f"in_e{n}", "acct_a") for n in (1, 2, 3, 4)]
+    page.write_text(event("e1"))
+    assert "trex.receive(" in trex(*command, "--print-sql").out
+    assert trex("inbox", "backfill", "/nonexistent", *command[3:]).code == 2
+
+
 def test_handlers_by_the_daemon(
     trex: Trex, pg_db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +224,99 @@ def test_handlers_by_the_daemon(
         assert trex.process("backfill", *wrong).code == 2
 
 
+LONG_HANDLERS = """
+import asyncio
+from pathlib import Path
+
+from trex_client.worker import Steps
+
+
+async def hold(incoming):
+    await incoming.conn.execute("select from public.gate for update")
+
+
+async def ask(incoming):
+    Path(f"asked-{incoming.claim.attempt}").touch()
+    while not Path("go").exists():
+        await asyncio.sleep(0.02)
+
+
+async def nothing(incoming):
+    pass
+
+
+HANDLERS = {"held": hold, "asked": Steps(ask=ask, apply=nothing)}
+"""
+
+
+@pytest.mark.criterion("ac-0055")
+def test_leases_are_extended_while_a_handler_holds_its_event(
+    trex: Trex, pg_db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One event's transaction lasts for many leases; another's provider takes as long to answer.
+    Neither is lost to a second daemon."""
+    (tmp_path / "long_handlers.py").write_text(LONG_HANDLERS)
+    monkeypatch.chdir(tmp_path)
+    conn, gate = pg_db.connect(), pg_db.connect()
+    conn.execute("create table public.gate as select 1 as n")
+    gate.execute("begin")
+    gate.execute("select from public.gate for update")
+    daemons = []
+
+    def daemon() -> None:
+        command = ("daemon", "--box", "inbox", "--handlers", "long_handlers:HANDLERS",
+                   "--lease", "1s", "--poll", "100ms", "-c", "4")  # fmt: skip
+        process = trex.start(*command, stderr=subprocess.PIPE)
+        daemons.append(process)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if json.loads(line)["event"] == "connected":
+                return
+
+    def until(condition: str, *values: object) -> None:
+        end = time.monotonic() + 60
+        while conn.execute(f"select {condition}", values).fetchone() != (True,):
+            assert time.monotonic() < end, condition
+            time.sleep(0.02)
+
+    body = tmp_path / "body"
+    body.write_text("{}")
+    ids = []
+    for kind in ("held", "asked"):
+        done = trex("inbox", "receive", str(body), "--provider", "p", "--account", "a", "--type",
+                    kind, "--event-id", kind)  # fmt: skip
+        ids.append(done.row["message_id"])
+    held, asked = ids
+    try:
+        daemon()
+        until("exists (select from pg_stat_activity where wait_event_type = 'Lock')")
+        until("exists (select from trex.delivery where message_id = %s and fence > 0)", asked)
+        daemon()
+        # Its lease ended, and nobody can take it.
+        until(
+            "exists (select from trex.delivery where message_id = %s"
+            " and lease_until < clock_timestamp() - interval '3 seconds')",
+            held,
+        )
+        until(
+            "exists (select from trex.delivery where message_id = %s"
+            " and lease_until > clock_timestamp())",
+            asked,
+        )
+        assert not (tmp_path / "asked-2").exists()
+        gate.execute("rollback")
+        (tmp_path / "go").touch()
+        until("count(*) = 2 and bool_and(attempt = 1) from trex.receipt")
+        assert (tmp_path / "asked-1").exists()
+    finally:
+        for process in daemons:
+            process.terminate()
+        codes = [(process.communicate(timeout=60), process.returncode)[1] for process in daemons]
+    assert codes == [0, 0]
+    ends = conn.execute("select count(*) from trex.outcome").fetchone()
+    assert ends == (0,)
+
+
 def test_machines(trex: Trex) -> None:
     file = str(ROOT / "examples" / "machines" / "order.json")
     load = ("machine", "load", file, "--reason", "test")
@@ -163,6 +331,85 @@ def test_machines(trex: Trex) -> None:
     assert trex("machine", "operation", "op-1").code == 4
     assert trex("machine", "overdue").rows == []
     assert trex("machine", "effects", "--effect", "unknown").rows == []
+
+
+def test_steps_and_corrections(trex: Trex) -> None:
+    file = str(ROOT / "examples" / "machines" / "order.json")
+    trex("machine", "load", file, "--reason", "test")
+    move = ("machine", "transition", "order", "o1")
+    place = (*move, "place", "--version", "0", "--operation", "buy-1", "--role", "buyer",
+             "--amount", "100", "--reason", "checkout", "--arguments", '{"n": 1.10}')  # fmt: skip
+    done = trex(*place)
+    assert (done.code, done.row["status"], done.row["version"]) == (0, "applied", 1)
+    assert (again := trex(*place)).row["status"] == "replayed", again.err
+    cancel = (*move, "cancel", "--role", "buyer", "--reason", "r")
+    late = (*cancel, "--version", "0", "--operation", "cancel-1")
+    assert (trex(*late).code, trex(*late).out) == (8, "")
+    refused = trex(*late, "--report")
+    assert (refused.code, refused.row["status"]) == (8, "version_conflict")
+    assert trex(*cancel, "--version", "1", "--operation", "buy-1").code == 7
+    forbidden = trex(*cancel[:-4], "--role", "clerk", "--reason", "r", "--version", "1",
+                     "--operation", "cancel-2", "--report")  # fmt: skip
+    assert (forbidden.code, forbidden.row["status"]) == (8, "forbidden")
+    assert trex(*place[:-1], "{").code == 2
+    correct = ("machine", "correct", "buy-1", "refund-1", "refund", "--amount", "-30", "--version",
+               "0", "--role", "support", "--evidence", "photo", "--reason", "damaged")  # fmt: skip
+    done = trex(*correct, "--balance", "100")
+    assert (done.code, done.row["status"], done.row["balance"]) == (0, "applied", "70")
+    assert trex(*correct).row["status"] == "replayed"
+    history = trex("machine", "operation", "buy-1").rows
+    assert [line["balance"] for line in history] == ["100", "70"]
+    assert trex("machine", "status", "order", "o1").row["state"] == "placed"
+    assert [step["event"] for step in trex("machine", "history", "order", "o1").rows] == ["place"]
+
+
+def test_from_an_order_to_its_use_and_its_end(trex: Trex, tmp_path: Path) -> None:
+    def event(name: str) -> tuple[str, str]:
+        body = tmp_path / name
+        body.write_text("{}")
+        trex("inbox", "receive", str(body), "--provider", "stripe", "--account", "a", "--type", "t",
+             "--event-id", name)  # fmt: skip
+        row = trex("claim", "--worker", "w", "--box", "inbox").row
+        return str(row["message_id"]), str(row["fence"])
+
+    invoice = ("--account", "a", "--invoice", "in_1")
+    order = ("authority", "register-order", "in_1", "ord_1", "--account", "a", "--seller", "s1",
+             "--buyer", "b1", "--item", "plan", "--amount", "50", "--currency", "USD")  # fmt: skip
+    limits = ("--uses-max", "1", "--devices-max", "1", "--valid-for", "30d")
+    assert trex(*order, *limits).row == {"result": "registered"}
+    assert trex(*order, *limits).row == {"result": "duplicate"}
+    assert trex(*order).code == 7
+    payment = ("authority", "record-payment", *invoice, "--status")
+    assert trex(*payment, "open").row == {"changed": True}
+    paid = ("authority", "finalize-paid", *event("evt_1"), *invoice, "--order", "ord_1", "--status")
+    waiting = trex(*paid, "open")
+    assert (waiting.code, waiting.row["status"]) == (8, "not_paid")
+    granted = trex(*paid, "paid")
+    assert (granted.code, granted.row["status"]) == (0, "granted")
+    licence = granted.row["licence_id"]
+    assert trex("authority", "bind-device", licence, "thumb").row == {"result": "bound"}
+    for number in ("1", "2"):
+        issued = trex("authority", "issue-capability", f"cap_{number}", licence, "--subject", "b1")
+        assert issued.row["status"] == "issued"
+    use = ("authority", "execute-licence", "cap_1", "use_1", "--subject", "b1", "--thumbprint")
+    refused = trex(*use, "other", "--report")
+    assert (refused.code, refused.row["status"]) == (8, "device_unknown")
+    assert trex(*use, "thumb").row["status"] == "executed"
+    assert trex(*use, "thumb").row["status"] == "replayed"
+    again = ("authority", "execute-licence", "cap_2", "use_2", "--subject", "b1", "--thumbprint")
+    assert trex(*again, "thumb").code == 8
+    admin = ("--account", "a", "--as", "admin", "--tenant", "a")
+    assert [row["uses"] for row in trex("viewer", "counters", *admin).rows] == [1, 1]
+    renewed = trex("authority", "update-subscription", "sub_1", *invoice, "--status", "active",
+                   "--period-end", "2199-01-31", "--asked-at", "2026-01-01T00:00:00Z")  # fmt: skip
+    assert renewed.row == {"result": "created"}
+    back = trex("authority", "apply-refund", *event("evt_2"), *invoice, "--refund", "re_1",
+                "--amount", "20", "--currency", "USD", "--evidence", "evt_2")  # fmt: skip
+    assert (back.code, back.row["status"]) == (0, "refunded"), back.err
+    end = trex("authority", "apply-provider-cancel", *event("evt_3"), *invoice, "--cause",
+               "cancelled", "--evidence", "evt_3")  # fmt: skip
+    assert (end.code, end.row["entitlement_state"]) == (0, "cancelled")
+    assert trex("authority", "expire-entitlements", "--reason", "r").row == {"ended": 0}
 
 
 def test_reconciliation(trex: Trex, pg_db: Database) -> None:
@@ -182,6 +429,7 @@ def test_reconciliation(trex: Trex, pg_db: Database) -> None:
     assert [one["type"] for one in findings] == ["failed_or_stuck_outbox"]
     assert trex("reconcile", "show", "--state", "repaired").rows == []
     assert [one["state"] for one in trex("reconcile", "reports").rows] == ["findings", "clean"]
+    assert trex(*run, "--print-sql").out.startswith("select ")
     again = trex(*run, "--run", number)
     assert (again.code, again.row["run_id"]) == (12, found.row["run_id"])
 

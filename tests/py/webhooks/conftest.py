@@ -20,7 +20,7 @@ from standardwebhooks import Webhook
 
 from tests.support.rig import KEY, register
 from trex_client.telemetry import Telemetry
-from trex_client.webhooks import WebhookConfig, webhook_app
+from trex_client.webhooks import WebhookApp, WebhookConfig, webhook_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,6 +91,7 @@ class Sender:
     url: str
     log: io.StringIO
     telemetry: Telemetry
+    app: WebhookApp
     frozen: list[float | None] = field(default_factory=lambda: [None])
 
     def now(self) -> float:
@@ -151,7 +152,7 @@ def sender(database: Database, **options: Any) -> Iterator[Sender]:
         **options,
     )
     with serving(app) as url:
-        yield Sender(url, log, telemetry, frozen)
+        yield Sender(url, log, telemetry, app, frozen)
     for text in (log.getvalue(), telemetry.render().decode()):
         for secret in ("canary", "acct_", "evt_", *SECRETS.values()):
             assert secret not in text

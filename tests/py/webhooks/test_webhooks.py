@@ -407,3 +407,16 @@ def test_configuration_from_a_file(tmp_path):
         read_webhooks(file, environ={})
     found = read_webhooks(environ={"TREX_WEBHOOKS_CONFIG": str(file), "TREX_INSTANCE": KEY})
     assert found == made
+
+
+def test_other_endpoints_without_a_restart(hooks, rows):
+    body = '{"id": "evt_1", "type": "t"}'
+    one = {"main": {**TABLE["endpoints"]["main"], "secrets": {"current": {"env": "OLD"}}}}
+    hooks.app.reload(config(endpoints=one))
+    assert hooks.signed(body).status_code == 401
+    assert hooks.signed(body, secret="OLD").status_code == 200
+    assert hooks.signed(body, "/stripe/second").status_code == 404
+    with pytest.raises(InvalidArgument):
+        hooks.app.reload(config(instance="other"))
+    assert hooks.signed(body, secret="OLD").json() == {"deduplicated": True}
+    assert len(rows()) == 1
