@@ -8,7 +8,15 @@ import pytest
 
 from tests.support.criteria import ROOT
 
-PAGES = ["inbox", "operations-and-machines", "authority", "reconcile"]
+PAGES = [
+    "inbox",
+    "webhooks",
+    "operations-and-machines",
+    "authority",
+    "usage",
+    "reads",
+    "reconcile",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)
