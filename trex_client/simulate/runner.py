@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
 import traceback
@@ -258,7 +259,8 @@ def _parts(settings: Settings, started: float) -> Iterator[Outcome]:
                 return
             yield play_many(settings, first, number)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    # What is imported stays: no collection looks at it again.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), gc.freeze) as pool:
         pending: set[Future[Outcome]] = set()
         try:
             while True:

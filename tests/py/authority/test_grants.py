@@ -18,6 +18,7 @@ from trex_client.errors import (
     InvalidArgument,
     KeyReused,
     NotFound,
+    NotPrimary,
     TrexError,
 )
 
@@ -207,7 +208,7 @@ def test_orders_are_registered_once(backend, shop):
         {"account": ""}, {"seller": ""}, {"buyer": None}, {"item": " "}, {"amount": -1},
         {"amount": Decimal("0.001")}, {"amount": 1.5}, {"amount": None}, {"currency": "XXX"},
         {"currency": "usd"}, {"uses_max": 0}, {"devices_max": -1},
-        {"valid_for": timedelta(0)}, {"valid_for": timedelta(days=40000)},
+        {"valid_for": timedelta(0)}, {"valid_for": timedelta(days=36525, microseconds=1)},
     ],
     ids=repr,
 )  # fmt: skip
@@ -345,6 +346,18 @@ def test_refunds_add_up_and_end_the_right_at_the_last(backend, shop):
 
 
 @pytest.mark.criterion("ac-0058")
+@pytest.mark.parametrize(
+    "given", [{"refund_id": ""}, {"refund_id": " x"}, {"amount": 0}, {"currency": "usd"}], ids=repr
+)
+def test_malformed_refunds_are_refused(backend, shop, given):
+    claim = event_claim(shop)
+    before = backend.dump()
+    with pytest.raises(InvalidArgument):
+        refund(shop, claim, **given)
+    assert backend.dump() == before
+
+
+@pytest.mark.criterion("ac-0058")
 def test_a_refund_without_a_grant_is_kept(backend, shop):
     done = refund(shop, event_claim(shop, "R1"))
     assert (done.status, done.entitlement_id) == ("no_grant", None)
@@ -358,6 +371,9 @@ def test_rights_expire_once_oldest_first_and_bounded(backend, shop):
     grant(backend, shop, "in_9")
     who = {"actor": "cron", "reason": "time is over"}
     assert shop.expire_entitlements(**who) == 0
+    for limit in (0, 10_001):
+        with pytest.raises(InvalidArgument):
+            shop.expire_entitlements(limit=limit, **who)
     backend.advance(timedelta(days=2))
     assert shop.expire_entitlements(limit=1, **who) == 1
     states = {row["invoice_id"]: row["state"] for row in backend.rows("entitlement")}
@@ -365,6 +381,25 @@ def test_rights_expire_once_oldest_first_and_bounded(backend, shop):
     assert shop.expire_entitlements(**who) == 1
     assert shop.expire_entitlements(**who) == 0
     assert len(backend.rows("adjustment", kind="expired")) == 2
+
+
+def test_no_right_is_written_on_a_server_that_only_reads(backend, shop):
+    right = grant(backend, shop)
+    claim = event_claim(shop)
+    before = backend.dump()
+    writes = (
+        lambda: order(shop, "in_7"),
+        lambda: cancel(shop, claim),
+        lambda: refund(shop, claim),
+        lambda: shop.expire_entitlements(actor="a", reason="r"),
+        lambda: shop.issue_capability("c", right, "buy_1"),
+        lambda: shop.execute_licence("c", "buy_1", "u"),
+    )
+    with backend.read_only():
+        for write in writes:
+            with pytest.raises(NotPrimary):
+                write()
+    assert backend.dump() == before
 
 
 @pytest.mark.case("K5", "K6")

@@ -292,6 +292,7 @@ def test_adopt(backend: Backend, shop: Trex) -> None:
     # Uncertain, and its sink takes no second call: for an operator.
     assert [c.message_id for c in shop.claim("w", 9)] == [1]
     assert shop.status(completed.message_id).state == "unknown"
+    assert [p.reason for p in shop.list_parked()] == ["operator"]
     assert [a["action"] for a in audits(backend, shop)] == ["adopt", "adopt"]
     assert all(r["instance_key"] is None for r in backend.rows("quarantine"))
 

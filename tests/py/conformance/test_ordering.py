@@ -28,6 +28,20 @@ def names(claims: list[Claim]) -> list[str]:
     return [claim.idempotency_key for claim in claims]
 
 
+def test_further_rounds_of_a_claim_take_only_what_is_left_of_its_limit(
+    backend: Backend, shop: Trex
+) -> None:
+    lane(shop, "a", 1)
+    assert names(shop.claim("v", 1)) == ["a0"]
+    shop.enqueue("t", "b", {})
+    shop.enqueue("t", "a1", {}, ordering_key="a")
+    for key in "cdef":
+        shop.enqueue("t", key, {})
+    # The first round takes b, and puts a1 aside.
+    assert names(shop.claim("w", 2)) == ["b", "c"]
+    assert backend.row("delivery", deferred_until="infinity")["message_id"] == 3
+
+
 def test_one_in_flight_per_key_in_order(backend: Backend, shop: Trex) -> None:
     lane(shop, "a", 4)
     lane(shop, "b", 2)

@@ -158,6 +158,19 @@ def test_acts_change_something_when_committed(clock: Clock) -> None:
     assert idle == {"purge", "lost"}
 
 
+def test_a_purge_that_is_undone_gives_the_payload_back(
+    db: MemoryDatabase, shop: MemoryClient
+) -> None:
+    shop.enqueue("t", "key", {"n": 1})
+    (claim,) = shop.claim("w")
+    shop.complete(claim.message_id, claim.fence)
+    before = state(db)
+    undone(db, lambda: shop.purge(timedelta(0), **WHO))
+    assert state(db) == before
+    assert shop.purge(timedelta(0), **WHO).purged == 1
+    assert db.dump()["message"][0]["payload"] is None
+
+
 def test_an_inner_block_is_a_savepoint(db: MemoryDatabase, shop: MemoryClient) -> None:
     with db.transaction():
         shop.enqueue("t", "kept", {})
@@ -181,6 +194,9 @@ def test_an_error_spoils_the_transaction_up_to_its_savepoint(
             shop.enqueue("t", "key", [])
         with pytest.raises(DatabaseError) as spoiled:
             shop.stats()
+        assert spoiled.value.code == "25P02"
+        with pytest.raises(DatabaseError) as spoiled, db.transaction():
+            pass
         assert spoiled.value.code == "25P02"
     keys = [row["idempotency_key"] for row in db.dump()["message"]]
     assert keys == ["key", "kept"]
