@@ -491,7 +491,7 @@ class Explorer:
         """Ask the invariants of all instances since the last time."""
         if not self.unchecked:
             return
-        found = violations(self.admin, list(self.unchecked), stranded=True)
+        found = violations(self.admin, list(self.unchecked), books=True, stranded=True)
         if found:
             named = [run for key, run in self.unchecked.items() if f"'{key}'" in found[0]]
             story = named[0].story() if named else ", ".join(self.unchecked)

@@ -245,6 +245,102 @@ INVARIANTS: dict[str, str] = {
 }
 """Rule: the query for what breaks it; its first column is the instance."""
 
+BOOKS: dict[str, str] = {
+    "I17 an event is a message, and a message of the inbox an event": """
+        select instance_key, message_id, m.box, e.event_id
+        from (select * from trex.message where box = 'inbox') m
+        full join trex.inbox_event e using (instance_key, message_id)
+        where m.message_id is null or e.message_id is null
+    """,
+    "I17 an entity's version counts its transitions": """
+        select e.instance_key, e.machine, e.entity, e.version
+        from trex.entity e
+        where array(
+            select o.version from trex.operation o
+            where (o.instance_key, o.machine, o.entity) = (e.instance_key, e.machine, e.entity)
+                and o.kind = 'transition'
+            order by o.version
+        ) <> array(select generate_series(1, e.version))
+        or not exists (
+            select 1 from trex.operation o
+            where (o.instance_key, o.machine, o.entity, o.version, o.to_state, o.operation_id)
+                = (e.instance_key, e.machine, e.entity, e.version, e.state, e.operation_id)
+        )
+    """,
+    "I17 an operation has one audit row": """
+        select o.instance_key, o.operation_id, count(a.audit_id)
+        from trex.operation o
+        left join trex.audit a on a.instance_key = o.instance_key
+            and a.action in ('transition', 'grant') and a.detail ->> 'operation_id' = o.operation_id
+        group by 1, 2 having count(a.audit_id) <> 1
+    """,
+    "I17 an operation's message was enqueued": """
+        select o.instance_key, o.operation_id, o.message_id from trex.operation o
+        where o.message_id is not null and not exists (
+            select 1 from trex.message m
+            where (m.instance_key, m.message_id) = (o.instance_key, o.message_id)
+        )
+    """,
+    "I17 a grant is one right and one licence": """
+        select instance_key, o.operation_id, e.entitlement_id, l.licence_id
+        from (select * from trex.operation where kind = 'grant_entitlement') o
+        full join (select instance_key, entitlement_id operation_id, entitlement_id
+            from trex.entitlement) e using (instance_key, operation_id)
+        full join (select instance_key, entitlement_id operation_id, licence_id
+            from trex.licence) l using (instance_key, operation_id)
+        where o.kind is null or e.entitlement_id is null or l.licence_id is null
+    """,
+    "I17 a right that has ended was corrected once": """
+        select e.instance_key, e.entitlement_id, e.state, e.version from trex.entitlement e
+        where (e.state <> 'active') <> exists (
+            select 1 from trex.adjustment a
+            where (a.instance_key, a.operation_id) = (e.instance_key, e.entitlement_id)
+                and a.kind = e.state and (a.amount = 0 or a.balance = 0)
+        ) or e.version <> 1 + (e.state <> 'active')::integer
+    """,
+    "I17 corrections are counted, and add up": """
+        select a.instance_key, a.operation_id, a.version, a.balance from (
+            select
+                a.*, o.amount as original,
+                row_number() over w as number, sum(a.amount) over w as moved
+            from trex.adjustment a
+            join trex.operation o using (instance_key, operation_id)
+            window w as (partition by a.instance_key, a.operation_id order by a.version)
+        ) a
+        where a.version <> a.number or a.balance <> coalesce(a.original, 0) + a.moved
+    """,
+    "I18 counters are the fold over their records": """
+        select instance_key, licence_id, period, u.used, c.uses
+        from (
+            select u.instance_key, u.licence_id, p.period, count(*) as used
+            from trex.license_usage u
+            cross join lateral (
+                values ('all'), (to_char(u.used_at at time zone 'UTC', 'YYYY-MM'))
+            ) p (period)
+            group by 1, 2, 3
+        ) u
+        full join trex.usage_counter c using (instance_key, licence_id, period)
+        where u.used is distinct from c.uses
+    """,
+    "I18 a consumed capability is its use": """
+        select instance_key, capability_id, c.consumed_by, u.usage_id
+        from (select * from trex.capability where consumed_by is not null) c
+        full join trex.license_usage u using (instance_key, capability_id)
+        where c.consumed_by is distinct from u.usage_id or c.subject is distinct from u.subject
+    """,
+    "I18 a licence is used within its bounds": """
+        select l.instance_key, l.licence_id from trex.licence l
+        where l.uses_max < (
+            select count(*) from trex.license_usage u
+            where (u.instance_key, u.licence_id) = (l.instance_key, l.licence_id)
+        ) or l.devices_max < (
+            select count(*) from trex.device_binding d
+            where (d.instance_key, d.licence_id) = (l.instance_key, l.licence_id)
+        )
+    """,
+}
+"""The same for inbox, operations and rights; a test that plants drifts breaks them."""
+
 STRANDED = """
     select d.instance_key, d.box, d.ordering_key, d.message_id
     from trex.delivery d
@@ -269,16 +365,21 @@ GUARDS = """
 
 
 def violations(
-    conn: psycopg.Connection[Any], instances: Sequence[str] | None = None, *, stranded: bool = False
+    conn: psycopg.Connection[Any],
+    instances: Sequence[str] | None = None,
+    *,
+    books: bool = False,
+    stranded: bool = False,
 ) -> list[str]:
     """What breaks an invariant, one line a row.
 
     Args:
         conn: as a role that may read all tables.
         instances: only rows of these; all by default.
+        books: also ask `BOOKS`.
         stranded: also look for stranded ordering keys.
     """
-    rules = dict(INVARIANTS)
+    rules = INVARIANTS | BOOKS if books else dict(INVARIANTS)
     if stranded:
         rules["I19 no stranded ordering key"] = STRANDED
     found = []

@@ -8,9 +8,10 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.py.interleavings.scenarios import SCENARIOS, random_scenario, scenario
+from tests.py.interleavings.business import BUSINESS
+from tests.py.interleavings.scenarios import SCENARIOS, random_scenario
 from tests.support.databases import server_specs, start_server
-from tests.support.interleavings import Explorer, Run, ScheduleError
+from tests.support.interleavings import Explorer, Run, Scenario, ScheduleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--programs", type=int, default=0, help="so many random programs, too")
     parser.add_argument("--version", type=int, help="of PostgreSQL; all that are found by default")
     chosen = parser.parse_args(arguments)
-    chosen_scenarios = [scenario(name) for name in chosen.names or SCENARIOS]
+    chosen_scenarios = [scenario(name) for name in chosen.names or [*SCENARIOS, *BUSINESS]]
     for spec in server_specs():
         if spec.binaries is None or chosen.version not in (None, spec.version):
             continue
@@ -52,6 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         finally:
             if server.embedded is not None:
                 server.embedded.close()
+
+
+def scenario(name: str) -> Scenario:
+    """The scenario of this name; `random-7` is made from its seed."""
+    if name.startswith("random-"):
+        return random_scenario(int(name.removeprefix("random-")))
+    return (SCENARIOS | BUSINESS)[name]
 
 
 def explore(explorer: Explorer, name: str, most: int | None, seed: int) -> None:

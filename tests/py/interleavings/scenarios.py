@@ -1026,10 +1026,3 @@ def begin(step: Maker) -> Maker:
         return ("begin; " + text, *values)
 
     return made
-
-
-def scenario(name: str) -> Scenario:
-    """The scenario of this name; `random-7` is made from its seed."""
-    if name.startswith("random-"):
-        return random_scenario(int(name.removeprefix("random-")))
-    return SCENARIOS[name]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from tests.py.interleavings.business import BUSINESS
 from tests.py.interleavings.scenarios import (
     ADVANCE,
     SCENARIOS,
@@ -43,11 +44,11 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [*SCENARIOS, *BUSINESS])
 def test_every_order(pg_db: Database, name: str) -> None:
     explorer = Explorer(pg_db)
     started = time.monotonic()
-    totals = explorer.explore(SCENARIOS[name], MOST, SEED)
+    totals = explorer.explore((SCENARIOS | BUSINESS)[name], MOST, SEED)
     seen = {"schedules": totals["schedules"], **totals}
     seconds = time.monotonic() - started
     emit("interleavings", seen, seconds=seconds, scenario=name, version=pg_db.version)
@@ -95,6 +96,30 @@ def test_a_late_worker_without_fences_is_found(pg_db: Database) -> None:
     unfenced(pg_db)
     with pytest.raises(ScheduleError, match="replay: "):
         Explorer(pg_db).explore(SCENARIOS["late-complete"])
+
+
+@pytest.mark.parametrize(
+    ("function", "old", "new", "name"),
+    [
+        ("execute_licence", "for no key update of l", "", "bounded-uses"),
+        ("bind_device", "for no key update", "", "devices"),
+        ("receive", "and d.parked in ('dead_letter', 'permanent');", ";", "revival"),
+        ("_hold_event", "and d.fence = p_fence", "", "handed-over"),
+        ("_end_right", "v_state <> 'active' and p_amount = 0", "false", "ends"),
+    ],
+)
+def test_a_planted_fault_is_found(
+    pg_db: Database, function: str, old: str, new: str, name: str
+) -> None:
+    conn = pg_db.connect()
+    text = conn.execute(
+        "select pg_get_functiondef(oid) from pg_proc where proname = %s", (function,)
+    ).fetchone()
+    assert text is not None
+    assert text[0].count(old) == 1
+    conn.execute(text[0].replace(old, new))
+    with pytest.raises(ScheduleError, match="replay: "):
+        Explorer(pg_db).explore(BUSINESS[name])
 
 
 def test_too_little_seen_is_found(pg_db: Database) -> None:
