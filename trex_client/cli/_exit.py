@@ -81,6 +81,18 @@ _BY_ERROR: list[tuple[type[Exception], ExitCode]] = [
     (migrate.MigrationError, ExitCode.DIFFERENCES),
 ]
 
+# What to do next, where the error alone doesn't say it.
+_ADVICE: dict[type[Exception], str] = {
+    errors.AccessDenied: "see trex instance show; trex instance bind binds a role",
+    errors.NoViewer: "say who asks, with --as",
+    errors.NotFound: "look for it in another instance, or check its number",
+    errors.ClaimLost: "stop work on it; trex status says where it is",
+    errors.EndedOtherwise: "trex status, or trex machine status, says where it is",
+    errors.KeyReused: "it is there with other content; compare before you choose another",
+    errors.VersionConflict: "somebody was faster: look at it again, and decide again",
+    errors.Forbidden: "not in its state, not by this role, or not with this amount",
+}
+
 _SCHEMA_STATES = {"3F000": "trex migrate", "42P01": "trex migrate", "42883": "trex migrate"}
 
 _BY_STATUS: dict[str, ExitCode] = {
@@ -144,7 +156,8 @@ def exit_codes() -> Iterator[None]:
         yield
     except (errors.TrexError, migrate.MigrationError) as error:
         code = code_of(error)
-        text = str(error)
+        advice = _ADVICE.get(type(error))
+        text = f"{error}: {advice}" if advice else str(error)
         if code == ExitCode.SCHEMA and isinstance(error, errors.DatabaseError):
             text = "the schema is missing or older than this release: run trex migrate"
         elif code == ExitCode.DENIED and isinstance(error, errors.DatabaseError):

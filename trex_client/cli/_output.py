@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from trex_client.cli._exit import note
+from trex_client.model_operations import MachineCell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +41,8 @@ def show(result: object, *, as_json: bool, title: str = "") -> None:
         if as_json:
             for row in result:
                 line(as_mapping(row))
+        elif result and isinstance(result[0], MachineCell):
+            _machine(result)
         elif result:
             left_out = _ONLY_JSON.get(type(result[0]).__name__, frozenset())
             rows = [as_mapping(row) for row in result]
@@ -50,6 +53,18 @@ def show(result: object, *, as_json: bool, title: str = "") -> None:
         line(as_mapping(result))
     else:
         _sheet(as_mapping(result), title)
+
+
+def _machine(cells: Sequence[MachineCell]) -> None:
+    """Its states, and the transitions that it allows."""
+    rows = [as_mapping(cell) for cell in cells]
+    about = ("state", "owner", "longest_stay", "next_action", "alert", "final")
+    states = {row["state"]: {name: row[name] for name in about} for row in rows if row["state"]}
+    moves = ("state", "event", "to_state", "roles", "amount_min", "amount_max", "topic")
+    allowed = [{n: row[n] for n in moves} for row in rows if row["to_state"] is not None]
+    _table(list(states.values()), f"states, revision {cells[0].revision}")
+    _table(allowed, "transitions")
+    note(f"forbidden: the other {len(rows) - len(allowed)} of {len(rows)} cells; --json lists all")
 
 
 def as_mapping(row: object) -> dict[str, Any]:
@@ -97,11 +112,26 @@ def _text(value: object) -> str:
         return format(value, "f")
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%SZ")
+    if isinstance(value, timedelta):
+        return _duration(value)
     if isinstance(value, list):
         return ", ".join(str(item) for item in value)
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return str(value)
+
+
+def _duration(value: timedelta) -> str:
+    """As options take it: `1d12h`, `30s`, `1.5s`."""
+    left = value // timedelta(microseconds=1)
+    parts = []
+    for unit, size in (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000)):
+        if left >= size:
+            parts.append(f"{left // size}{unit}")
+            left %= size
+    if left or not parts:
+        parts.append(f"{Decimal(left).scaleb(-6).normalize():f}s")
+    return "".join(parts)
 
 
 def _table(rows: Sequence[Mapping[str, Any]], title: str) -> None:

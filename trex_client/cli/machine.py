@@ -74,7 +74,7 @@ def _register_definitions(group: typer.Typer) -> None:
 
     @call_command(group, "show", "trex machine show order")
     def show_machine(calls: AllCalls, machine: MachineName) -> Call[Any]:
-        """A machine as a table: each state with each event. No to_state: forbidden."""
+        """A machine as a table. In JSON each state with each event; no to_state: forbidden."""
         return calls.machine_show(machine)
 
 

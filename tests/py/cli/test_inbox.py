@@ -14,6 +14,8 @@ import httpx
 import pytest
 import stripe
 
+from tests.py.cli.test_commands import in_terminal
+
 if TYPE_CHECKING:
     from tests.py.cli.conftest import Trex
     from tests.support.databases import Database
@@ -167,6 +169,7 @@ def test_an_event_by_hand(trex: Trex, tmp_path: Path) -> None:
     assert missing.code == 2
 
 
+@pytest.mark.case("K16")
 def test_missed_events_from_a_file(trex: Trex, tmp_path: Path, pg_db: Database) -> None:
     def event(name: str, **more: object) -> str:
         return json.dumps(
@@ -325,6 +328,11 @@ def test_machines(trex: Trex) -> None:
     cells = trex("machine", "show", "order").rows
     assert {"placed", "shipped"} <= {cell["state"] for cell in cells}
     assert any(cell["to_state"] is None for cell in cells)
+    allowed = sum(cell["to_state"] is not None for cell in cells)
+    shown = in_terminal("machine", "show", "order", **trex.environment)
+    assert shown.count("return_requested") >= 3
+    assert f"the other {len(cells) - allowed} of {len(cells)}" in shown
+    assert "2d" in shown
     assert trex("machine", "show", "nothing").code == 4
     assert trex("machine", "status", "order", "1").code == 4
     assert trex("machine", "history", "order", "1").rows == []
