@@ -54,6 +54,9 @@ class Desk:
         self.marked += 1
         return self.marks
 
+    async def will_hold(self, held: Held) -> None:
+        held.holding = True
+
     async def pause(self, held: Held, seconds: float) -> bool:
         del held
         self.paused.append(seconds)
