@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from psycopg import errors as pg_errors
 
 from trex_client.errors import BY_SQLSTATE
 from trex_client.model import REASONS
@@ -100,9 +101,10 @@ RESULTS: Final[frozenset[str]] = frozenset(
         "limit_reached", "serialization_failure", "commit_unknown", "database_error",
         *(alert.value for alert in Alert),
         *BY_SQLSTATE,
+        *(cls.sqlstate for cls in vars(pg_errors).values() if getattr(cls, "sqlstate", None)),
     }
 )  # fmt: skip
-"""All values of the field `result`."""
+"""All values of the field `result`; a SQLSTATE is one that psycopg knows."""
 
 NUMBERS: Final[frozenset[str]] = frozenset(
     {

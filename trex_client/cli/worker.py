@@ -210,7 +210,10 @@ def _register_backfill(app: typer.Typer) -> None:
         handlers: HandlersOption = None,
         topic: Annotated[
             str | None,
-            typer.Option("--topic", help="Only this topic; others are put back for some seconds."),
+            typer.Option(
+                "--topic",
+                help="Only this topic. What it meets of others is claimed and put back: an attempt each.",
+            ),
         ] = None,
         limit: Annotated[
             int | None, typer.Option("--limit", "-n", help="Claim at most so many messages.")

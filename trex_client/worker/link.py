@@ -20,9 +20,10 @@ from trex_client.errors import (
     NotPrimary,
     SerializationFailure,
     TrexError,
+    WrongTransaction,
 )
 from trex_client.postgres import AsyncPostgresClient
-from trex_client.telemetry import Alert, Event
+from trex_client.telemetry import RESULTS, Alert, Event
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FINAL = (AccessDenied, InvalidArgument, ImmutableFact, InvariantViolated)
+FINAL = (AccessDenied, InvalidArgument, ImmutableFact, InvariantViolated, WrongTransaction)
 """Errors that another attempt can't help."""
 
+_NO_RIGHT = "42501"
 # Of the data, not of the server: repeating the call can't help.
 _OF_THE_DATA = ("22", "23", "P0", "XX")
 _ALERT_AFTER = 30.0
@@ -118,6 +120,7 @@ class Link:
         self._failures = 0
         self._down_since: float | None = None
         self.up = False
+        self.asked_at: float | None = None
 
     async def call(
         self,
@@ -130,7 +133,8 @@ class Link:
 
         Raises:
             GaveUp: `until()` became true while there was no answer.
-            TrexError: one of `FINAL`; a `DatabaseError` about the data after `patience` of them.
+            TrexError: one of `FINAL` (a missing right is an `AccessDenied`); a `DatabaseError`
+                about the data after `patience` of them.
         """
 
         async def on_kernel(session: Session) -> T:
@@ -151,6 +155,7 @@ class Link:
             while True:
                 if until():
                     raise GaveUp
+                self.asked_at = self._runtime.monotonic()
                 try:
                     if self._session is None:
                         self._session = await self._open()
@@ -162,6 +167,9 @@ class Link:
                 except SerializationFailure:
                     await self._runtime.sleep(0.005 + 0.05 * self._runtime.random())
                 except (TrexError, psycopg.Error, OSError, TimeoutError) as error:
+                    if sqlstate_of(error) == _NO_RIGHT:
+                        self.drop()
+                        raise AccessDenied from None
                     refused += isinstance(error, DatabaseError) and error.code[:2] in _OF_THE_DATA
                     if patience is not None and refused >= patience:
                         self.drop()
@@ -173,6 +181,8 @@ class Link:
                 else:
                     self._is_up()
                     return answer
+                finally:
+                    self.asked_at = None
 
     def drop(self) -> None:
         """Close the connection without a word; the next call opens another."""
@@ -215,7 +225,7 @@ class Link:
             self._telemetry.is_connected(connected=False)
             event = Event.CONNECTION_LOST if had_session else Event.CONNECT_FAILED
             self._telemetry.event(
-                event, "warning", result=_result(error), connection_attempt=self._failures
+                event, "warning", result=result_of(error), connection_attempt=self._failures
             )
             if isinstance(error, NotPrimary):
                 self._telemetry.alert(Alert.NOT_PRIMARY)
@@ -229,9 +239,16 @@ class Link:
             await self._runtime.sleep(min(left, 0.25))
 
 
-def _result(error: BaseException) -> str:
+def sqlstate_of(error: BaseException) -> str:
+    """The SQLSTATE of an error, '' when it has none."""
+    if isinstance(error, DatabaseError):
+        return error.code
+    return (error.sqlstate or "") if isinstance(error, TrexError | psycopg.Error) else ""
+
+
+def result_of(error: BaseException) -> str:
+    """What a log line says of an error: its SQLSTATE where it has a known one."""
     if isinstance(error, CommitUnknown):
         return "commit_unknown"
-    if isinstance(error, TrexError) and error.sqlstate:
-        return error.sqlstate
-    return "database_error"
+    code = sqlstate_of(error)
+    return code if code in RESULTS else "database_error"

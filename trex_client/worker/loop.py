@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from trex_client.errors import (
     InvalidArgument,
     InvariantViolated,
     TrexError,
+    WrongTransaction,
 )
 from trex_client.model import Claim, Exchange, Recorded, Report
 from trex_client.telemetry import Alert, Event
@@ -69,7 +71,6 @@ class Worker:
         self.settings = settings
         self.counts: Counter[str] = Counter()
         self.ready = False
-        self.last_round: float | None = None
         self._processor = processor
         self._telemetry = telemetry
         self._runtime = runtime or Runtime()
@@ -117,9 +118,11 @@ class Worker:
         """Whether the last call to the database was answered."""
         return self._pump_link.up
 
-    def clock(self) -> float:
-        """Return the time of `last_round`'s clock."""
-        return self._now()
+    @property
+    def unanswered(self) -> float:
+        """For how many seconds the database has owed an answer."""
+        asked = self._pump_link.asked_at
+        return 0.0 if asked is None else self._now() - asked
 
     @property
     def in_flight(self) -> int:
@@ -146,6 +149,9 @@ class Worker:
         except (ImmutableFact, InvariantViolated):
             self._telemetry.alert(Alert.INVARIANT_VIOLATED)
             self._exit = Exit.INVARIANT
+        except WrongTransaction as error:
+            self._telemetry.event(Event.CALL_FAILED, "error", result=error.sqlstate)
+            self._exit = Exit.USAGE
         except InvalidArgument:
             self._exit = Exit.USAGE
         finally:
@@ -318,7 +324,6 @@ class Worker:
             self._ended.extendleft(reversed(batch))
             raise
         ended = self._now()
-        self.last_round = ended
         self._settle(batch, answer.recorded, ended)
         if reports:
             self._telemetry.observe("record", ended - asked)
@@ -333,8 +338,10 @@ class Worker:
                 limit=room,
                 lease=self._lease,
             )
-            self._more = len(answer.claims) >= room or isinstance(self._plan, Once)
             self._receive(answer.claims, asked, ended, swept=swept)
+            # A run goes on at once until a sweep is empty, and then when something has ended.
+            to_sweep = isinstance(self._plan, Once) and (bool(answer.claims) or not swept)
+            self._more = len(answer.claims) >= room or to_sweep
         self._telemetry.holding(len(self._held))
 
     def _next_batch(self) -> list[tuple[Held | None, Report]]:
@@ -358,10 +365,13 @@ class Worker:
         """A report was refused: find it, so that it stops nobody else.
 
         What can be refused is a snapshot. The sink has taken the message, so it stays uncertain and
-        is asked for again. If that is refused too, the claim is left to its lease.
+        is asked for again; if it is refused again then, the delivery is recorded without it. If
+        that is refused too, the claim is left to its lease.
         """
         for number, (held, report) in enumerate(batch):
             doubt = Report(report.message_id, report.fence, "unknown", reason="write_back_failed")
+            if held is not None and held.claim.uncertain and report.balance is not None:
+                doubt = replace(report, balance=None, version=None)
             try:
                 for tried in (report, doubt):
                     try:
@@ -377,6 +387,9 @@ class Worker:
                     else:
                         self._settle([(held, tried)], recorded, self._now())
                         break
+                else:
+                    if held is not None:
+                        self._plan.ended(held.claim, "left")
             except BaseException:
                 self._ended.extendleft(reversed(batch[number:]))
                 raise
@@ -418,6 +431,7 @@ class Worker:
         """A lost claim: counted and said, and nothing else happens."""
         claim = held.claim
         self.counts["claim_lost"] += 1
+        self._plan.ended(claim, "claim_lost")
         self._telemetry.count("claim_lost", claim, "lease_expired")
         self._telemetry.event(
             Event.CLAIM_LOST,

@@ -90,8 +90,9 @@ class Once(Plan):
     """Claims what can be claimed now, and ends.
 
     It is over when a full sweep brings nothing that was enqueued before `until` and that this run
-    hasn't tried yet. Messages of other topics that it meets are put back for a while without using
-    up their allowance.
+    hasn't tried yet, and none of those that it did bring is still under way: its end may free the
+    next of its ordering key. What it meets of other topics is put back for a while without using
+    up the allowance.
 
     Args:
         until: the database's time at the start.
@@ -107,37 +108,51 @@ class Once(Plan):
     set_aside: int = 0
     sweep_next: bool = True
     tried: set[int] = field(default_factory=set)
+    open: set[int] = field(default_factory=set)
 
     def room(self, room: int) -> int:
         """How many of `room` may be claimed now."""
         if self.over:
             return 0
-        return room if self.limit is None else max(0, min(room, self.limit - self.claimed))
+        if self.limit is None or self.topic is not None:
+            return room
+        return max(0, min(room, self.limit - self.claimed))
 
     def take(
         self, claims: Sequence[Claim], *, swept: bool, now: float
     ) -> tuple[list[Claim], list[Report]]:
         """Return what to deliver, and reports for what is put back."""
         mine = [claim for claim in claims if self.topic in {None, claim.topic}]
+        most = len(mine) if self.limit is None else self.limit - self.claimed
+        mine, beyond = mine[:most], mine[most:]
         pause = timedelta(seconds=max(5.0, 2.0 * (now - self.started)))
         back = [
             Report(claim.message_id, claim.fence, "postponed", reason="waiting", delay=pause)
             for claim in claims
             if self.topic not in {None, claim.topic}
         ]
+        back += [
+            Report(claim.message_id, claim.fence, "released", reason="waiting") for claim in beyond
+        ]
         self.claimed += len(mine)
         self.set_aside += len(back)
-        old = any(
-            claim.message_id not in self.tried
-            and (self.until is None or claim.enqueued_at <= self.until)
+        old = {
+            claim.message_id
             for claim in claims
+            if claim.message_id not in self.tried
+            and (self.until is None or claim.enqueued_at <= self.until)
+        }
+        mine_ids = {claim.message_id for claim in mine}
+        self.open |= old & mine_ids
+        self.over = (swept and not old and not self.open) or (
+            self.limit is not None and self.claimed >= self.limit
         )
-        self.over = (swept and not old) or (self.limit is not None and self.claimed >= self.limit)
         self.sweep_next = not old
-        self.tried.update(claim.message_id for claim in mine)
+        self.tried |= mine_ids
         return mine, back
 
     def ended(self, claim: Claim, name: str) -> None:
         """Forget what is done; only what could come back is remembered."""
+        self.open.discard(claim.message_id)
         if name in {"delivered", "duplicate"}:
             self.tried.discard(claim.message_id)

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from trex_client.adapters.base import require_instance_key
 from trex_client.adapters.config import build_adapter
@@ -21,7 +22,7 @@ from trex_client.telemetry import Alert, Event, Level, Telemetry, webhook_poster
 from trex_client.worker.delivery import AdapterProcessor
 from trex_client.worker.handlers import MOST_CONNECTIONS, HandlerProcessor
 from trex_client.worker.health import HealthServer
-from trex_client.worker.link import connector
+from trex_client.worker.link import connector, result_of, sqlstate_of
 from trex_client.worker.loop import Worker
 from trex_client.worker.plans import Once, Plan
 from trex_client.worker.settings import Exit, Runtime, WorkerSettings
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from trex_client.worker.handlers import Handler, Steps
 
 _STUCK_AFTER = 30.0
+_DENIED = ("TX403", "42501")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +183,16 @@ async def run_once(
     stop = _on_signals(worker, telemetry, program)
     begin = await _prepare(program, telemetry, stop)
     if isinstance(begin, Exit):
+        await telemetry.flush()
         return begin, RunCounts()
     expedited = 0
     if include_retrying is not None:
         try:
             expedited = await asyncio.to_thread(_expedite, program, topic, limit, *include_retrying)
         except (TrexError, psycopg.Error) as error:
-            telemetry.event(Event.CALL_FAILED, "error", result="failed")
-            denied = isinstance(error, TrexError) and error.sqlstate == "TX403"
+            telemetry.event(Event.CALL_FAILED, "error", result=result_of(error))
+            await telemetry.flush()
+            denied = sqlstate_of(error) in _DENIED
             return (Exit.ACCESS_DENIED if denied else Exit.UNREACHABLE), RunCounts()
     plan.until = begin.now
     plan.started = program.runtime.monotonic()
@@ -222,10 +226,9 @@ def run_counts(worker: Worker, expedited: int = 0) -> RunCounts:
 
 
 def is_ready(worker: Worker) -> bool:
-    """Whether a worker has a primary and has got an answer from it lately."""
-    last = worker.last_round
-    recent = last is not None and worker.clock() - last < _STUCK_AFTER + worker.settings.poll
-    return worker.ready and worker.connected and recent and not worker.draining
+    """Whether a worker has a primary that answers."""
+    answers = worker.connected and worker.unanswered < _STUCK_AFTER
+    return worker.ready and answers and not worker.draining
 
 
 def _worker(program: Program, telemetry: Telemetry, adapter: Adapter, plan: Plan) -> Worker:
@@ -280,17 +283,16 @@ async def _prepare(program: Program, telemetry: Telemetry, stop: asyncio.Event) 
         except MigrationError:
             telemetry.event(Event.CALL_FAILED, "error", result="failed")
             return Exit.SCHEMA
-        except TrexError as error:
-            if error.sqlstate == "TX403":
+        except (TrexError, psycopg.Error, OSError) as error:
+            if sqlstate_of(error) in _DENIED:
                 telemetry.alert(Alert.ACCESS_DENIED)
                 return Exit.ACCESS_DENIED
-            if error.sqlstate == "TX400":
+            if sqlstate_of(error) == "TX400":
                 return Exit.USAGE
-        except (psycopg.Error, OSError):
-            pass
+            result = result_of(error)
         failures += 1
         telemetry.is_connected(connected=False)
-        telemetry.event(Event.CONNECT_FAILED, "warning", connection_attempt=failures)
+        telemetry.event(Event.CONNECT_FAILED, "warning", result=result, connection_attempt=failures)
         waited = runtime.monotonic() - begin
         if settings.reach and waited >= settings.reach:
             return Exit.UNREACHABLE
@@ -302,7 +304,10 @@ async def _prepare(program: Program, telemetry: Telemetry, stop: asyncio.Event) 
 
 
 def _connect(program: Program) -> psycopg.Connection[Any]:
-    return psycopg.connect(program.dsn, autocommit=True, connect_timeout=10, prepare_threshold=None)
+    options: dict[str, Any] = {}
+    if "connect_timeout" not in conninfo_to_dict(program.dsn):
+        options["connect_timeout"] = min(10, max(2, int(program.settings.reach) or 10))
+    return psycopg.connect(program.dsn, autocommit=True, prepare_threshold=None, **options)
 
 
 def _look(program: Program) -> _Start:

@@ -304,7 +304,7 @@ async def test_losing_the_binding_ends_the_worker(new_db):
     client = register(database)
     made = job(database, FakeSink(), plan=Plan(), poll=0.05)
     running = asyncio.create_task(made.worker.run())
-    await until(lambda: made.worker.last_round)
+    await until(lambda: made.worker.connected)
     client.unbind("trex_test_worker", actor="t", reason="t")
     assert await asyncio.wait_for(running, 10) is Exit.ACCESS_DENIED
 

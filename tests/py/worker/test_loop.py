@@ -88,6 +88,10 @@ def test_a_run_is_over_when_a_sweep_brings_nothing_old():
     assert not plan.over
     assert plan.sweep_next
     plan.take(first[:1], swept=True, now=0.0)
+    assert not plan.over
+    for claim in first:
+        plan.ended(claim, "retried")
+    plan.take(first[:1], swept=True, now=0.0)
     assert plan.over
 
 
@@ -306,7 +310,7 @@ async def test_a_broken_database_is_no_busy_loop(new_db):
     register(database)
     made = job(database, FakeSink(), plan=Plan(), poll=0.05, level="info")
     running = asyncio.create_task(made.worker.run())
-    await until(lambda: made.worker.last_round)
+    await until(lambda: made.worker.connected)
     database.connect().execute("alter table trex.delivery rename to gone")
     begin = time.process_time()
     await asyncio.sleep(2.0)

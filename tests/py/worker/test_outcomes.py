@@ -183,6 +183,23 @@ async def test_a_snapshot_that_cannot_be_stored_is_seen_and_stops_nobody(new_db,
     assert_sound(database)
 
 
+async def test_a_snapshot_that_can_never_be_stored_costs_nobody_the_delivery(new_db):
+    database = new_db()
+    client = register(database, backoff_base=timedelta(seconds=30))
+    (number,) = enqueue(client, 1)
+    sink = FakeSink(snapshot=lambda _: Snapshot(Decimal("1.005"), 1))
+    done = await run_once(database, sink)
+    client.expedite([number], actor="t", reason="t")
+    again = await run_once(database, sink)
+    assert client.status(number).state == "delivered"
+    assert again.counters()["duplicate"] == 1
+    assert rows(database, "select * from trex.ledger_snapshot") == []
+    for made in (done, again):
+        assert "write_back_failed" in {line.get("result") for line in made.lines}
+    assert_counters_equal_rows(database, done, again)
+    assert_sound(database)
+
+
 async def test_a_row_that_the_database_refuses_stops_nobody(new_db):
     database = new_db()
     client = register(database)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -23,10 +25,11 @@ from tests.support.rig import (
 from trex_client import ledger
 from trex_client.errors import InvalidArgument
 from trex_client.postgres import PostgresClient
-from trex_client.worker import Exit, Once, Plan, Program, WorkerSettings
+from trex_client.worker import Exit, Once, Plan, Program, Runtime, WorkerSettings
 from trex_client.worker import daemon as daemon_program
 from trex_client.worker import run_once as program_once
 from trex_client.worker.link import connector
+from trex_client.worker.run import RunCounts, is_ready
 
 pytestmark = pytest.mark.criterion("ac-0047")
 
@@ -101,6 +104,34 @@ async def test_backfill_of_one_topic_puts_the_others_back(new_db):
     found = rows(database, "select distinct kind, reason from trex.outcome")
     assert found == [("postponed", "waiting")]
     assert rows(database, "select max(tries) from trex.delivery") == [(0,)]
+
+
+async def test_backfill_of_one_topic_and_few_messages_asks_for_whole_batches(new_db):
+    database = new_db()
+    client = register(database)
+    enqueue(client, 40, prefix="a", topic="other.topic")
+    enqueue(client, 10, prefix="b", topic="my.topic")
+    plan = Once(topic="my.topic", limit=3)
+    sink = FakeSink()
+    done = await run_once(database, sink, plan=plan, batch=50)
+    assert (plan.claimed, len(sink.effects), done.worker.counts["set_aside"]) == (3, 3, 47)
+    assert rows(database, "select max(attempts), max(tries) from trex.delivery") == [(1, 0)]
+    kinds = "select kind, count(*) from trex.outcome group by kind order by kind"
+    assert rows(database, kinds) == [("postponed", 40), ("released", 7)]
+    assert client.stats().due == 7
+
+
+@pytest.mark.parametrize("correlation", [None, "order-1"])
+async def test_a_run_goes_on_with_what_its_own_deliveries_free(new_db, correlation):
+    database = new_db()
+    client = register(database)
+    for key in ("x", "y"):
+        enqueue(client, 15, prefix=key, correlation_id="order-1", ordering_key=key)
+    plan = Once(correlation_id=correlation)
+    sink = FakeSink(slow=0.01, script={"x3": ["busy"]})
+    done = await run_once(database, sink, plan=plan)
+    # All of one key, and of the other one those before the one that has to wait.
+    assert done.counters()["delivered"] == 15 + 3
 
 
 async def test_backfill_stops_at_its_limit(new_db):
@@ -277,6 +308,62 @@ async def test_a_run_does_not_wait_for_ever(ledger_db):
         )
         code, counts = await program_once(lost)
     assert (code, counts.claimed) == (Exit.UNREACHABLE, 0)
+
+
+async def test_a_role_without_the_right_is_told_at_once(new_db, ledger_db):
+    database = new_db()
+    enqueue(register(database), 1, delay=timedelta(hours=1))
+    alerts = []
+
+    async def webhook(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        alerts.append(await reader.readuntil(b"}"))
+        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    hook = await asyncio.start_server(webhook, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{hook.sockets[0].getsockname()[1]}/"
+    async with ledger.LedgerServer(ledger_db.dsn()) as server, hook:
+        told = {"webhook": url, "webhook_networks": ("127.0.0.0/8",)}
+        denied = program(database, server, role="app", settings=WorkerSettings(stats=0.0), **told)
+        assert await program_once(denied) == (Exit.ACCESS_DENIED, RunCounts())
+        assert await daemon_program(denied) is Exit.ACCESS_DENIED
+        code, _ = await program_once(program(database, server), include_retrying=("a", "r"))
+    assert code is Exit.ACCESS_DENIED
+    assert [b"access_denied" in alert for alert in alerts] == [True, True]
+
+
+async def test_busy_slots_leave_a_worker_ready(new_db):
+    database = new_db()
+    client = register(database)
+    enqueue(client, 3)
+    now = [0.0]
+    runtime = replace(Runtime(), monotonic=lambda: time.monotonic() + now[0])
+    sink = FakeSink(slow=3600.0)
+    made = job(database, sink, plan=Plan(), concurrency=2, runtime=runtime, drain=0.0)
+    running = asyncio.create_task(made.worker.run())
+    await until(lambda: sink.now == 2)
+    assert is_ready(made.worker)
+    now[0] += 300.0
+    assert is_ready(made.worker)
+    made.worker.stop()
+    assert not is_ready(made.worker)
+    await running
+
+
+async def test_a_wrong_isolation_level_is_told_at_once(new_db):
+    database = new_db()
+    register(database)
+
+    async def connect():
+        session = await connector(database.dsn("worker"), KEY)()
+        await session.conn.execute("set default_transaction_isolation = 'serializable'")
+        return session
+
+    made = job(database, FakeSink(), connect=connect, plan=Plan())
+    assert await asyncio.wait_for(made.worker.run(), 30) is Exit.USAGE
+    assert "TX501" in {line.get("result") for line in made.lines}
 
 
 async def test_a_schema_that_is_not_there(empty_db, ledger_db):
