@@ -212,7 +212,7 @@ def _register_backfill(app: typer.Typer) -> None:
             str | None,
             typer.Option(
                 "--topic",
-                help="Only this topic. What it meets of others is claimed and put back: an attempt each.",
+                help="Only this topic. Others that it meets are put back: an attempt each.",
             ),
         ] = None,
         limit: Annotated[
