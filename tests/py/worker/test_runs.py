@@ -124,7 +124,7 @@ async def test_backfill_of_one_topic_and_few_messages_asks_for_whole_batches(new
 @pytest.mark.parametrize("correlation", [None, "order-1"])
 async def test_a_run_goes_on_with_what_its_own_deliveries_free(new_db, correlation):
     database = new_db()
-    client = register(database)
+    client = register(database, backoff_base=timedelta(minutes=1))
     for key in ("x", "y"):
         enqueue(client, 15, prefix=key, correlation_id="order-1", ordering_key=key)
     plan = Once(correlation_id=correlation)
