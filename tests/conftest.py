@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pytest_postgresql import factories
 
-from tests.support import criteria
+from tests.support import canaries, criteria
 from tests.support.databases import (
     Database,
     Server,
@@ -54,6 +54,14 @@ def _define_server(spec: ServerSpec) -> None:
 
 for _spec in SPECS:
     _define_server(_spec)
+canaries.watch_servers()
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks() -> Iterator[None]:
+    """What workers and commands of the test have written holds no canary and no password."""
+    yield
+    canaries.search_watched()
 
 
 @pytest.fixture(scope="session", params=VERSIONS, ids=lambda v: f"pg{v}")

@@ -19,6 +19,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests.support import canaries
 from trex_client.embedded import EmbeddedServer, ServerBinaries, find_servers
 
 if TYPE_CHECKING:
@@ -179,6 +180,7 @@ def start_server(binaries: ServerBinaries, settings: dict[str, str] | None = Non
     """Start a server of its own; the caller calls `server.embedded.close()`."""
     embedded = EmbeddedServer(binaries, settings={**FAST, **(settings or {})})
     embedded.__enter__()
+    canaries.passwords.add(embedded.password)
     return Server(
         host=str(embedded.socket_dir),
         port=embedded.port,

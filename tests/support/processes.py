@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support import canaries
+
 if TYPE_CHECKING:
     import signal
     from collections.abc import AsyncIterator, Iterator
@@ -87,6 +89,7 @@ class Daemons:
             )
         daemon = Daemon(process, log)
         self.started.append(daemon)
+        canaries.watch("a daemon's log", lambda: log.read_text(errors="replace"))
         return daemon
 
     def close(self) -> None:

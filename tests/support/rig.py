@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import dict_row
 
+from tests.support import canaries
 from trex_client.adapters.base import (
     Absent,
     BaseAdapter,
@@ -60,12 +61,17 @@ def register(database: Database, key: str = KEY, **policy: Any) -> PostgresClien
     return client
 
 
+def account(number: int) -> str:
+    """The account of the movement of this number; three take turns."""
+    return f"a{number % 3}-{canaries.CANARY}"
+
+
 def movement(number: int, prefix: str = "k", **changes: Any) -> Movement:
     values: dict[str, Any] = {
         "topic": TOPIC,
         "idempotency_key": f"{prefix}{number}",
-        "payload": {"account": f"a{number % 3}", "amount": "1.00", "currency": "USD"},
-        "account": f"a{number % 3}",
+        "payload": {"account": account(number), "amount": "1.00", "currency": "USD"},
+        "account": account(number),
         "currency": "USD",
         "cash_delta": Decimal("1.00"),
         "correlation_id": f"order-{number}",
@@ -242,6 +248,8 @@ def job(
         runtime=runtime,
         plan=plan or Once(),
     )
+    canaries.watch("a worker's log", log.getvalue)
+    canaries.watch("a worker's metrics", lambda: telemetry.render().decode())
     return Job(worker, telemetry, log)
 
 

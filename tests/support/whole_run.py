@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import canaries
 from tests.support.criteria import cases, criteria, is_whole_suite, named
 from tools import field_cases
 
@@ -27,6 +28,7 @@ class WholeRun:
 
     Every active criterion and every field case needs a passing test, no test names an unknown one,
     and tests ran on `versions_needed` PostgreSQL versions. A run of selected tests is not judged.
+    Any run fails when the captured output of a test holds a canary.
     """
 
     def __init__(self, config: pytest.Config, root: Path, *, versions_needed: int) -> None:
@@ -39,8 +41,11 @@ class WholeRun:
         self.cases: set[str] = set()
         self.shown: set[str] = set()
         self.complaints: list[str] = []
+        self.leaks: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if any(canaries.holds(text) for _, text in report.sections):
+            self.leaks.add(report.nodeid)
         properties = dict.fromkeys(report.user_properties)
         ids = {str(value) for name, value in properties if name == "criterion"}
         shown = {str(value) for name, value in properties if name == "case"}
@@ -56,11 +61,16 @@ class WholeRun:
             }
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if not self.judged:
-            return
+        self.complaints = [f"output with a canary: {name}" for name in sorted(self.leaks)]
+        if self.judged:
+            self._judge()
+        if self.complaints and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _judge(self) -> None:
         active = criteria(self.root, "active")
         known = set(field_cases.ids(self.root))
-        self.complaints = [
+        self.complaints += [
             *(f"no test of {name} passed" for name in sorted(active - self.verified)),
             *(f"no such criterion: {name}" for name in sorted(self.named - criteria(self.root))),
             *(f"no test of case {name} passed" for name in sorted(known - self.shown)),
@@ -68,8 +78,6 @@ class WholeRun:
         ]
         if len(self.versions) < self.versions_needed:
             self.complaints.append(f"fewer than {self.versions_needed} PostgreSQL versions ran")
-        if self.complaints and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         ran = ", ".join(str(version) for version in sorted(self.versions)) or "none"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.support import canaries
 from trex_client.cli import make_app
 from trex_client.postgres import PostgresClient
 
@@ -31,6 +32,9 @@ class Outcome:
     code: int
     out: str
     err: str
+
+    def __post_init__(self) -> None:
+        canaries.check(self.err, "what a command notes")
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.support.canaries import CANARY
 from tests.support.criteria import ROOT, criteria, is_whole_suite
 
 pytestmark = pytest.mark.criterion("ac-0044")
@@ -103,6 +104,21 @@ def test_it_fails_when_a_field_case_has_no_passing_test(project, tmp_path):
     assert code == 1, output
     for complaint in ("no test of case A1 passed", "of case B2 passed", "no such case: C3"):
         assert complaint in output
+
+
+@pytest.mark.criterion("ac-0052")
+@pytest.mark.parametrize(
+    ("stream", "arguments"), [("stdout", ["-k", "third"]), ("stderr", ["-n", "2"])]
+)
+def test_it_fails_when_a_test_prints_a_canary(project, stream, arguments):
+    """Also when only some tests run; the name of the test is told, not what it printed."""
+    leaking = TESTS.replace(
+        "def test_third(request):",
+        f"def test_third(request):\n    print({CANARY!r}, file=sys.{stream})",
+    )
+    code, output = project("import sys\n" + leaking, *arguments)
+    assert (code, "output with a canary: test_it.py::test_third" in output) == (1, True), output
+    assert CANARY not in output
 
 
 def test_it_fails_when_too_few_versions_ran(project):

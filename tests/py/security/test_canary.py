@@ -19,6 +19,8 @@ from decimal import Decimal
 import psycopg
 import pytest
 
+from tests.support import canaries
+from tests.support.canaries import CANARY, holds
 from tests.support.http_sink import CUT, HANG, http_sink, ok
 from tests.support.processes import COMMAND, ROOT, daemons
 from tests.support.rig import BOOMS, FakeSink, job, movement, register, rows, run_once, until
@@ -28,7 +30,8 @@ from trex_client.postgres import PostgresClient
 
 pytestmark = pytest.mark.criterion("ac-0052")
 
-CANARY = "cAnArY4111111111111111"
+# What a server itself logs because the test makes it: not searched for in its log.
+PLANTED = "pLaNtEd"
 # Where a business fact belongs: the message itself, and what is derived from its account.
 ITS_OWN_PLACE = {
     "message": {"payload", "account", "correlation_id", "idempotency_key", "ordering_key"},
@@ -37,15 +40,6 @@ ITS_OWN_PLACE = {
     "delivery": {"ordering_key"},
     "lane": {"ordering_key"},
 }
-
-
-def holds(text):
-    """Whether a text holds the canary, as it is or encoded."""
-    lower = text.lower()
-    return any(
-        form.lower() in lower
-        for form in (CANARY, CANARY.encode().hex(), "4111111111111111", "%63AnArY")
-    )
 
 
 def in_tables(database):
@@ -219,8 +213,8 @@ async def test_a_claim_failure_shows_nothing(new_db):
     admin = database.connect()
     admin.execute(
         "create function trex_break() returns trigger language plpgsql as"
-        f" $$ begin raise exception '{CANARY} %', new using detail = '{CANARY}',"
-        f" hint = '{CANARY}', errcode = 'XX000'; end $$"
+        f" $$ begin raise exception '{PLANTED} %', new using detail = '{PLANTED}',"
+        f" hint = '{PLANTED}', errcode = 'XX000'; end $$"
     )
     admin.execute(
         "create trigger break before update on trex.delivery"
@@ -232,11 +226,12 @@ async def test_a_claim_failure_shows_nothing(new_db):
     made.worker.stop()
     await running
     assert not holds(made.log.getvalue())
+    assert PLANTED not in made.log.getvalue()
     worker = PostgresClient(database.connect("worker"), "inst")
     with pytest.raises(TrexError) as caught:
         worker.claim("w")
     shown = "".join(traceback.format_exception(caught.value))
-    assert not holds(shown)
+    assert PLANTED not in shown
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
 
@@ -349,5 +344,34 @@ def test_postgresql_would_print_the_row_without_our_guards(new_db):
     conn = database.connect()
     conn.execute("create table t (a text check (length(a) < 3))")
     with pytest.raises(psycopg.errors.CheckViolation) as caught:
-        conn.execute("insert into t values (%s)", (CANARY,))
-    assert holds(str(caught.value))
+        conn.execute("insert into t values (%s)", (PLANTED,))
+    assert PLANTED in str(caught.value)
+
+
+def test_a_leak_in_a_servers_log_is_found(private_server):
+    server = private_server()
+    with server.admin() as conn:
+        conn.execute(f"do $$ begin raise warning '{CANARY}'; end $$")
+    with pytest.raises(AssertionError):
+        server.embedded.close()
+
+
+@pytest.mark.parametrize("leak", [CANARY, CANARY.upper(), CANARY.encode().hex(), "the password"])
+def test_a_leak_of_a_worker_a_daemon_or_a_command_is_found(new_db, tmp_path, monkeypatch, leak):
+    monkeypatch.setattr(canaries, "passwords", {"the password"})
+    made = job(new_db(), FakeSink())
+    canaries.search_watched()
+    made.log.write(f"text {leak}")
+    canaries.watch("a worker's log", made.log.getvalue)
+    with pytest.raises(AssertionError) as caught:
+        canaries.search_watched()
+    assert leak not in str(caught.value)
+    with daemons(tmp_path, "host=/nonexistent", {"kind": "none"}) as group:
+        daemon = group.start("--help")
+        daemon.process.wait()
+        daemon.log.write_text(leak)
+    with pytest.raises(AssertionError):
+        canaries.search_watched()
+    with pytest.raises(AssertionError):
+        canaries.check(leak, "what a command notes")
+    canaries.search_watched()

@@ -18,6 +18,7 @@ import stripe
 import uvicorn
 from standardwebhooks import Webhook
 
+from tests.support import canaries
 from tests.support.rig import KEY, register
 from trex_client.telemetry import Telemetry
 from trex_client.webhooks import WebhookApp, WebhookConfig, webhook_app
@@ -154,6 +155,7 @@ def sender(database: Database, **options: Any) -> Iterator[Sender]:
     with serving(app) as url:
         yield Sender(url, log, telemetry, app, frozen)
     for text in (log.getvalue(), telemetry.render().decode()):
+        canaries.check(text, "the endpoint's log and metrics")
         for secret in ("canary", "acct_", "evt_", *SECRETS.values()):
             assert secret not in text
 

@@ -11,6 +11,7 @@ from tests.support.rig import (
     BOOMS,
     TOPIC,
     FakeSink,
+    account,
     assert_counters_equal_rows,
     assert_sound,
     books,
@@ -137,7 +138,7 @@ async def test_the_ledgers_snapshot_is_written_with_the_delivery(new_db):
     stored = rows(
         database, "select account, balance, version from trex.ledger_snapshot order by account"
     )
-    assert [account for account, _, _ in stored] == ["a0", "a1", "a2"]
+    assert [name for name, _, _ in stored] == [account(n) for n in range(3)]
     assert max(version for _, _, version in stored) == 9
     assert all(balance == version for _, balance, version in stored)
 

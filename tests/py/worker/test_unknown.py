@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.rig import (
     FakeSink,
+    account,
     assert_counters_equal_rows,
     assert_sound,
     enqueue,
@@ -195,9 +196,9 @@ async def test_a_foreign_posting_under_our_key(new_db, ledger_db, kind, other, p
     client, message_id = setup(database, policy)
     key = wire_key("inst", "outbox", "k0")
     booked = {
-        "amount": ("a0", "USD", "1.01"),
-        "account": ("a1", "USD", "1.00"),
-        "currency": ("a0", "KRW", "1.00"),
+        "amount": (account(0), "USD", "1.01"),
+        "account": (account(1), "USD", "1.00"),
+        "currency": (account(0), "KRW", "1.00"),
         "no cash": (None, None, None),
     }[other]
     books = ledger_db.connect()
@@ -231,7 +232,7 @@ async def test_our_own_posting_is_found_as_ours(new_db, ledger_db, kind):
     client, message_id = setup(database, "lookup")
     key = wire_key("inst", "outbox", "k0")
     ledger_db.connect().execute(
-        "select ledger.post(%s, 0, 1, 'pay.out', 'a0', 'USD', '1.000', '{}')", (key,)
+        "select ledger.post(%s, 0, 1, 'pay.out', %s, 'USD', '1.000', '{}')", (key, account(0))
     )
     crash(database, marked=False)
     async with posting_adapter(ledger_db, kind) as (adapter, _):
@@ -244,7 +245,7 @@ async def test_our_own_posting_is_found_as_ours(new_db, ledger_db, kind):
     ("found", "state"),
     [
         ({}, "delivered"),
-        ({"account": "a0"}, "delivered"),
+        ({"account": account(0)}, "delivered"),
         ({"currency": "USD", "cash_delta": Decimal(1)}, "delivered"),
         ({"cash_delta": Decimal("-1")}, "conflict"),
         ({"digest": "0" * 64}, "conflict"),
