@@ -37,7 +37,7 @@ async def test_an_older_claim_of_a_message_stops_no_heartbeat(new_db: Any) -> No
         telemetry=telemetry,
         runtime=runtime,
     )
-    now = worker.clock()
+    now = runtime.monotonic()
     for claim in claims:
         held = Held(claim, received=now, deadline=now + 0.5)
         worker._held[held.key] = held
