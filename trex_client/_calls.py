@@ -437,7 +437,7 @@ def _status(rows: list[Row]) -> MessageStatus:
 
 
 def _stats(rows: list[Row]) -> InstanceStats:
-    return InstanceStats(*_with_times(rows[0], 12, 13))
+    return InstanceStats(*_with_times(rows[0], 13, 14))
 
 
 def _policy(rows: list[Row]) -> InstancePolicy:
@@ -620,7 +620,7 @@ _STATS: Final = Statement(
     "stats",
     "box text, cap integer",
     "box ready due deferred waiting leased lease_ended dead_letter permanent conflict unknown "
-    "blocked_keys oldest_due_at oldest_parked_at capped",
+    "abandoned blocked_keys oldest_due_at oldest_parked_at capped",
     _stats,
 )
 _POLICY: Final = Statement(

@@ -2112,7 +2112,7 @@ class MemoryKernel:
             oldest.append(db.message[self._instance_key, free[0].message_id].enqueued_at)
         leases = [row.lease_until for row in ready + due if row.lease_until is not None]
         parked = [row for row in rest if row.parked is not None]
-        counts = Counter(row.parked for row in parked)
+        counts = Counter("abandoned" if row.abandoned else row.parked for row in parked)
         blocked = {
             row.ordering_key
             for row in parked
@@ -2132,9 +2132,12 @@ class MemoryKernel:
             permanent=counts["permanent"],
             conflict=counts["conflict"],
             unknown=counts["unknown"],
+            abandoned=counts["abandoned"],
             blocked_keys=len(blocked),
             oldest_due_at=min(filter(None, oldest), default=None),
-            oldest_parked_at=min((self._parked_why(row)[1] for row in parked), default=None),
+            oldest_parked_at=min(
+                (self._parked_why(row)[1] for row in parked if not row.abandoned), default=None
+            ),
             capped=any(len(rows) == cap for rows in ranges),
         )
 

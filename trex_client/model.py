@@ -256,6 +256,7 @@ class InstanceStats:
     permanent: int
     conflict: int
     unknown: int
+    abandoned: int
     blocked_keys: int
     oldest_due_at: datetime | None
     oldest_parked_at: datetime | None

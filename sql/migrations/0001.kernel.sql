@@ -492,6 +492,7 @@ create type trex.instance_stats as (
     permanent bigint,
     conflict bigint,
     unknown bigint,
+    abandoned bigint,
     blocked_keys bigint,
     oldest_due_at timestamptz,
     oldest_parked_at timestamptz,

@@ -84,9 +84,10 @@ begin
         count(*) as rows,
         count(*) filter (where q.parked is null) as waiting,
         count(*) filter (where q.parked = 'dead_letter') as dead_letter,
-        count(*) filter (where q.parked = 'permanent') as permanent,
+        count(*) filter (where q.parked = 'permanent' and not q.abandoned) as permanent,
         count(*) filter (where q.parked = 'conflict') as conflict,
         count(*) filter (where q.parked = 'unknown') as unknown,
+        count(*) filter (where q.abandoned) as abandoned,
         count(distinct q.ordering_key) filter (
             where q.parked is not null and not q.abandoned and q.ordering_key is not null
                 and v_instance.on_parked = 'block'
@@ -97,7 +98,7 @@ begin
                         and a.message_id < q.message_id and not a.abandoned
                 )
         ) as blocked,
-        min(coalesce(s.opened_at, o.recorded_at)) filter (where q.parked is not null) as first_parked_at
+        min(coalesce(s.opened_at, o.recorded_at)) filter (where q.parked is not null and not q.abandoned) as first_parked_at
     into v_rest
     from (
         select d.message_id, d.ordering_key, d.fence, d.parked, d.abandoned
@@ -133,6 +134,7 @@ begin
     v_stats.permanent := v_rest.permanent;
     v_stats.conflict := v_rest.conflict;
     v_stats.unknown := v_rest.unknown;
+    v_stats.abandoned := v_rest.abandoned;
     v_stats.blocked_keys := v_rest.blocked;
     v_stats.oldest_due_at := least(
         v_due.first_at,
@@ -161,11 +163,12 @@ Arguments:
   p_box: outbox or inbox; p_cap: 1 to 10000000
 Returns: one instance_stats; ready (never deferred), due (deferred until now or earlier), deferred,
   waiting (behind an earlier
-  message of its ordering key), leased, lease_ended, and the four ways of being parked
+  message of its ordering key), leased, lease_ended, the four ways of being parked, and abandoned:
+  parked as permanent, but counted here alone, since it waits for nobody
   blocked_keys: ordering keys whose first message that isn''t abandoned is parked while on_parked is
     block
   oldest_due_at: the earliest due time, or enqueue time of the first ready message;
-    oldest_parked_at: since when
+    oldest_parked_at: since when the oldest that isn''t abandoned is parked
   capped: a range was read up to p_cap, there may be more
 Errors: TX400; TX403
 Locks: none

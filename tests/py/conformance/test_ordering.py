@@ -144,7 +144,9 @@ def test_what_an_operator_gave_up_holds_up_nobody(backend: Backend, shop: Trex, 
     getattr(shop, how)(claim.message_id, claim.fence, **options)
     assert shop.claim("w", 10) == []
     shop.resolve(1, "abandon", evidence="e", **WHO)
-    assert (shop.stats().blocked_keys, shop.stats().permanent) == (0, 1)
+    stats = shop.stats()
+    assert (stats.blocked_keys, stats.permanent, stats.abandoned) == (0, 0, 1)
+    assert stats.oldest_parked_at is None
     (second,) = shop.claim("w", 10)
     assert second.idempotency_key == "a1"
     # Only that one: what is parked now, and may be redriven, blocks as ever.

@@ -144,14 +144,14 @@ def test_status_knows_only_its_own(backend: Backend, shop: Trex) -> None:
 def test_stats(backend: Backend, shop: Trex, zoo: dict[str, int]) -> None:
     assert shop.stats() == InstanceStats(
         box="outbox", ready=1, due=1, deferred=2, waiting=1, leased=1, lease_ended=1,
-        dead_letter=1, permanent=1, conflict=1, unknown=1, blocked_keys=0,
+        dead_letter=1, permanent=1, conflict=1, unknown=1, abandoned=0, blocked_keys=0,
         oldest_due_at=START + 2 * SECOND, oldest_parked_at=START + SECOND / 2, capped=False,
     )  # fmt: skip
     counts = shop.stats()
     total = sum(
         getattr(counts, name)
         for name in ("ready", "due", "deferred", "waiting", "leased", "lease_ended",
-                     "dead_letter", "permanent", "conflict", "unknown")
+                     "dead_letter", "permanent", "conflict", "unknown", "abandoned")
     )  # fmt: skip
     assert total == len(backend.rows("delivery", instance_key=shop.instance_key))
     assert shop.stats(cap=1).capped

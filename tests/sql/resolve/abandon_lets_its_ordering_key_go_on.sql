@@ -9,7 +9,7 @@ select * from trex.claim('shop', 'w');
 
 select r.status = 'recorded', r.state = 'permanent'
 from trex.resolve('shop', 1, 'abandon', 'the account is closed', 'me', 'why') r;
-select s.blocked_keys = 0, s.permanent = 1 from trex.stats('shop') s;
+select s.blocked_keys = 0, s.permanent = 0, s.abandoned = 1, s.oldest_parked_at is null from trex.stats('shop') s;
 select test.claim() = 2;
 select test.park(2, 'dead_letter') = 'dead_letter';
 
