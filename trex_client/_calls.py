@@ -7,6 +7,7 @@ is named. Money comes back as text, so that no adapter registered elsewhere can 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -154,8 +155,47 @@ def _payload(name: str, payload: object, payload_json: object) -> str:
     if (payload is None) == (payload_json is None):
         raise InvalidArgument(f"{name}: give either payload or payload_json")
     if payload_json is not None:
-        return _text("payload_json", payload_json)
+        return check_json(payload_json, name)
     return encode_json(payload, name)
+
+
+def check_json(value: object, name: str = "payload") -> str:
+    """JSON text that `jsonb` takes. The server would write what it can't read into its log.
+
+    Raises:
+        InvalidArgument: it isn't JSON; a NUL or a lone surrogate is in it, escaped or not; a number
+            has more digits than `numeric`; too deep a nesting.
+    """
+    text = _text(name, value)
+    try:
+        json.loads(text, parse_int=_digits, parse_float=_digits, parse_constant=_digits)
+        fine = all(map(_is_character, _ESCAPE.finditer(text))) if "\\u" in text else True
+    except (ValueError, ArithmeticError, RecursionError):
+        fine = False
+    if not fine:
+        raise InvalidArgument(name)
+    return text
+
+
+# Escapes of JSON text, a pair of surrogates as one.
+_ESCAPE: Final = re.compile(
+    r"\\(?:u(d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|[0-9a-f]{4})|.)", re.IGNORECASE | re.DOTALL
+)
+
+
+def _is_character(escape: re.Match[str]) -> bool:
+    code = escape[1]
+    if code is None or len(code) > 4:
+        return True
+    return code != "0000" and not 0xD800 <= int(code, 16) <= 0xDFFF
+
+
+def _digits(token: str) -> None:
+    """Refuse a number with more than 131,072 digits before or 16,383 after the point; NaN too."""
+    number = Decimal(token)
+    exponent = number.as_tuple().exponent
+    if not isinstance(exponent, int) or exponent < -16383 or number.adjusted() > 131071:
+        raise ValueError
 
 
 def encode_json(value: object, name: str = "payload") -> str:

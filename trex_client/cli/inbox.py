@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from trex_client._calls import Call
+from trex_client._calls import Call, check_json
 from trex_client._calls_reconcile import AllCalls
 from trex_client.cli import events
 from trex_client.cli._exit import ExitCode, exit_codes, leave
 from trex_client.cli._run import call_command, conninfo, help_text
 from trex_client.cli._types import DsnFile, InputFile, InstanceOption, MessageId, Service
+from trex_client.errors import InvalidArgument
 
 PANEL = "Inbox"
 
@@ -134,7 +135,7 @@ def _register_calls(group: typer.Typer) -> None:
             event_type,
             object_id,
             raw,
-            payload_json=text if _is_json(text) else "null",
+            payload_json=_readable(text),
             key_id=key_id,
         )
 
@@ -192,9 +193,8 @@ def _read(file: Path) -> bytes:
         raise typer.BadParameter("the file can't be read", param_hint="FILE") from None
 
 
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text, parse_int=str)
-    except (ValueError, RecursionError):
-        return False
-    return True
+def _readable(text: str) -> str:
+    """The JSON to read, or null where the bytes are all there is."""
+    with suppress(InvalidArgument):
+        return check_json(text)
+    return "null"

@@ -171,14 +171,38 @@ def test_payload_json_is_the_same_as_payload(shop: PostgresClient) -> None:
     "text",
     [
         "", "{", "NaN", '"\\u0000"', '"\\ud800"', "1e200000",
-        "[" * 100_000 + "]" * 100_000, "{'a': 1}",
+        "[" * 100_000 + "]" * 100_000, "{'a': 1}", "Infinity", "1e-20000", "9" * 131_073,
+        '"\\udc00"', '"\\udc00\\ud800"', '"\\ud83d\\u0041"', '{"\\u0000": 1}', '"\\\\\\u0000"',
+        "01",
+        '{"a": "\\u0000", "a": 1}', "\ufeff1", "\ud800", "1\0", '"\t"', "1 2",
     ],
     ids=lambda text: text[:10],
 )  # fmt: skip
 def test_payload_json_that_is_no_json(shop: PostgresClient, text: str) -> None:
-    with pytest.raises(InvalidArgument):
+    shop._conn.autocommit = False
+    with pytest.raises(InvalidArgument, match="payload"):
         shop.enqueue("post", "k", payload_json=text)
+    # It didn't reach the server, whose log would have had a part of it.
+    assert shop._conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    with pytest.raises(InvalidArgument, match="definition"):
+        shop.machine_load("m", definition_json=text, actor="ann", reason="r")
+    assert shop._conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    shop._conn.autocommit = True
     assert shop.list_pending() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"\\ud83d\\ude00"', '"\\\\u0000"', '"\\\\ud800"', '"\\u00e9\\"\\/\\b"',
+        "9" * 131_072, "1e131071",
+        "-1E-16383", ' {"a" :\n[1.50, -0, true, null]}\t', '{"a": 1, "a": 2}', '"\x7f"',
+        "[" * 500 + "]" * 500,
+    ],
+    ids=lambda text: text[:10],
+)  # fmt: skip
+def test_payload_json_that_the_server_takes(shop: PostgresClient, text: str) -> None:
+    assert shop.enqueue("post", "k", payload_json=text).status == "enqueued"
 
 
 def test_errors_name_the_argument_or_the_movement(shop: PostgresClient) -> None:

@@ -19,6 +19,7 @@ from decimal import Decimal
 import psycopg
 import pytest
 
+from tests.py.cli.conftest import Trex
 from tests.support import canaries
 from tests.support.canaries import CANARY, holds
 from tests.support.http_sink import CUT, HANG, http_sink, ok
@@ -320,6 +321,72 @@ def test_an_adapters_settings_are_never_shown(tmp_path, settings):
     )  # fmt: skip
     assert done.returncode == 2
     assert not holds(done.stdout + done.stderr)
+
+
+BAD_JSON = [
+    f'{{"pan": "{CANARY}\\u0000x"}}',
+    f'{{"pan": "{CANARY}", oops}}',
+    f'{{"pan": "{CANARY}\\ud800"}}',
+    f'{{"pan": "{CANARY}", "n": 1e200000}}',
+    f'{{"pan": "{CANARY}',
+    f"{CANARY}",
+]
+
+
+@pytest.mark.parametrize("text", BAD_JSON, ids=range(len(BAD_JSON)))
+def test_json_that_is_none_reaches_no_log_of_the_server(new_db, tmp_path, text):
+    database = new_db()
+    register(database)
+    trex = Trex(TREX_DSN=database.dsn(), TREX_INSTANCE="inst", TREX_ACTOR="ann")
+    file = tmp_path / "order.json"
+    file.write_text(text)
+    rows_of_csv = tmp_path / "rows.csv"
+    quoted = text.replace('"', '""')
+    rows_of_csv.write_text(f'topic,idempotency_key,payload\npost,k,"{quoted}"\n')
+    rows_of_ndjson = tmp_path / "rows.ndjson"
+    rows_of_ndjson.write_text(f'{{"topic": "post", "idempotency_key": "k", "payload": {text}}}\n')
+    sender = ("--provider", "p", "--account", "a")
+    step = (
+        "machine",
+        "transition",
+        "order",
+        "o1",
+        "paid",
+        "--version",
+        "0",
+        "--operation",
+        "op1",
+        "--role",
+        "r",
+        "--reason",
+        "r",
+    )
+    done = {
+        "payload": trex("enqueue", "post", "k", "--payload", text),
+        "payload file": trex("enqueue", "post", "k", "--payload-file", str(file)),
+        "stdin": trex("enqueue", "post", "k", "--payload-file", "-", stdin=text),
+        "machine": trex("machine", "load", str(file), "--reason", "r"),
+        "arguments": trex(*step, "--arguments", text),
+        "record": trex("record", str(file)),
+        "exchange": trex("exchange", str(file), "--worker", "w"),
+        "csv": trex("import", str(rows_of_csv)),
+        "ndjson": trex("import", str(rows_of_ndjson)),
+        "events": trex("inbox", "backfill", str(file), *sender),
+        "receive": trex("inbox", "receive", str(file), *sender, "--type", "t"),
+    }
+    assert "arguments" in done["arguments"].err
+    for name, outcome in done.items():
+        assert not holds(outcome.out + outcome.err), name
+        assert "internal error" not in outcome.err, name
+        assert outcome.code != 0 or name == "receive", name
+    # The bytes of an event are kept as they are; nothing else is.
+    assert rows(database, "select payload::text from trex.message") == [("null",)]
+    embedded = database.server.embedded
+    if embedded is not None:
+        assert not holds(embedded.log.read_text())
+        with pytest.raises(psycopg.DataError):
+            database.connect().execute("select %s::jsonb", ['{"pan": "an unguarded one'])
+        assert "an unguarded one" in embedded.log.read_text()
 
 
 def test_the_search_would_find_it(new_db):
