@@ -69,6 +69,7 @@ class Event(StrEnum):
     REPORT_REFUSED = "report_refused"
     ALERT = "alert"
     ALERT_NOT_SENT = "alert_not_sent"
+    PAUSED = "paused"
     SERVING = "serving"
     RELOADED = "reloaded"
     LIBRARY_LOG = "library_log"
@@ -374,14 +375,15 @@ class Telemetry:
     # inside
 
     def _make_metrics(self) -> None:
-        instance, registry = ["instance"], self.registry
+        # Not `instance`: Prometheus puts the scraped target's address under that name.
+        instance, registry = ["trex_instance"], self.registry
         self.counters = {
             name: Counter(
                 f"trex_{name}",
                 text,
-                ["instance", "topic"]
+                ["trex_instance", "topic"]
                 if name in _WITHOUT_REASON
-                else ["instance", "topic", "reason"],
+                else ["trex_instance", "topic", "reason"],
                 registry=registry,
             )
             for name, text in COUNTERS.items()
@@ -396,7 +398,7 @@ class Telemetry:
             "trex_in_flight", "Claims that this process holds.", instance, registry=registry
         )
         self.parked = Gauge(
-            "trex_parked", "Parked messages.", ["instance", "state"], registry=registry
+            "trex_parked", "Parked messages.", ["trex_instance", "state"], registry=registry
         )
         self.blocked_keys = Gauge(
             "trex_blocked_keys", "Ordering keys behind a parked one.", instance, registry=registry
@@ -425,7 +427,7 @@ class Telemetry:
             name: histogram.labels(self.instance_key) for name, histogram in self.histograms.items()
         }
         self.alerts = Counter(
-            "trex_alerts", "Alerts raised.", ["instance", "alert"], registry=registry
+            "trex_alerts", "Alerts raised.", ["trex_instance", "alert"], registry=registry
         )
         self.alerts_not_sent = Counter(
             "trex_alerts_not_sent", "Alerts that the webhook didn't take.", registry=registry
@@ -439,6 +441,9 @@ class Telemetry:
         self.unhandled_errors = Counter(
             "trex_unhandled_errors", "Exceptions that nobody caught.", registry=registry
         )
+        # A series that is born at 1 shows no increase, and the first alert would raise no rule.
+        for alert in Alert:
+            self.alerts.labels(self.instance_key, alert.value)
         self._last_in_flight = self.in_flight.labels(self.instance_key)
         self._last_connected = self.connected.labels(self.instance_key)
 

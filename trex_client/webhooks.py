@@ -586,7 +586,7 @@ def webhook_app(
     counter = Counter(
         "trex_webhooks",
         "Requests to webhook endpoints by what became of them.",
-        ["instance", "result"],
+        ["trex_instance", "result"],
         registry=door.registry,
     )
     counts = {result: counter.labels(door.instance_key, result) for result in _RESULTS}

@@ -10,13 +10,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tools import cli_docs
 from trex_client.model import REASONS
 from trex_client.telemetry import COUNTERS, PARKED_STATES, Alert, Telemetry
 
 pytestmark = pytest.mark.criterion("ac-0051")
 
-OPS = Path(__file__).parents[3] / "ops"
+ROOT = Path(__file__).parents[3]
+OPS = ROOT / "ops"
+COMMANDS = dict(cli_docs.commands())
+GROUPS = [[name.split()[0]] for name in COMMANDS]
 _WORDS = re.compile(r"trex_[a-z_]+")
+_LABELS = {"trex_instance", "topic", "reason", "state", "alert", "le"}
+_OF_THE_DATABASE = "due|oldest_due_seconds|parked|blocked_keys|pending_cash_entries|connected"
 
 
 def metrics():
@@ -52,7 +58,23 @@ def named(expression):
         expression = " ".join(
             f"trex_{name}{alternatives[2]}" for name in alternatives[1].split("|")
         )
-    return set(_WORDS.findall(expression))
+    return set(_WORDS.findall(expression)) - {"trex_instance"}
+
+
+def expressions():
+    return [*(rule["expr"] for rule in rules()), *dashboard_expressions()]
+
+
+def commands_in(text):
+    """Commands named in backticks or at the start of a code block's line, as far as words go."""
+    found = re.findall(r"`trex ((?:[a-z][a-z-]*[ `\n])+)", text)
+    blocks = "\n".join(re.findall(r"```.*?\n(.*?)```", text, re.DOTALL))
+    found += re.findall(r"^(?:\$ )?trex ((?:[a-z][a-z-]*(?:[ \n]|$))+)", blocks, re.MULTILINE)
+    return [name.replace("`", " ").split() for name in found]
+
+
+def is_command(words):
+    return " ".join(words[:2]) in COMMANDS or words[0] in COMMANDS or words in GROUPS
 
 
 def test_the_dashboard_names_only_metrics_that_exist():
@@ -83,11 +105,63 @@ def test_the_rules_name_only_metrics_and_labels_that_exist():
         assert named(rule["expr"]) <= names, rule["alert"]
         for label, value in re.findall(r'(\w+)=~?"([^"]+)"', rule["expr"]):
             known = {
+                "job": {"trex"},
                 "state": set(PARKED_STATES),
                 "alert": {alert.value for alert in Alert},
                 "reason": REASONS,
             }[label]
             assert set(value.split("|")) <= known, rule["alert"]
+
+
+def test_labels_are_ours_and_none_is_prometheuss():
+    telemetry = Telemetry("inst", stream=io.StringIO())
+    for name in COUNTERS:
+        telemetry.count(name, None)
+    labels = {
+        label
+        for metric in telemetry.registry.collect()
+        for sample in metric.samples
+        for label in sample.labels
+    }
+    assert labels <= _LABELS
+    for expression in expressions():
+        for inside in re.findall(r"by \(([^)]*)\)", expression):
+            assert set(re.split(r",\s*", inside)) <= _LABELS, expression
+        for inside in re.findall(r"\{([^}]*)\}", expression):
+            names = set(re.findall(r'(\w+)[=!]~?"', inside))
+            assert names <= _LABELS | {"job", "__name__"}, expression
+
+
+def test_what_every_daemon_reads_from_the_database_is_not_summed():
+    for expression in expressions():
+        summed = rf"sum(?: by \([^)]*\))? ?\(trex_(?:{_OF_THE_DATABASE})\b"
+        assert not re.search(summed, expression), expression
+
+
+def test_an_increase_is_seen_from_the_first_time():
+    telemetry = Telemetry("inst", stream=io.StringIO())
+    there = telemetry.render().decode()
+    for rule in rules():
+        for name, labels in re.findall(r"increase\((\w+)(?:\{(.*?)\})?\[", rule["expr"]):
+            born = [line for line in there.splitlines() if re.match(rf"{name}[ {{]", line)]
+            assert any(labels in line and line.endswith(" 0.0") for line in born), rule["alert"]
+
+
+def test_every_command_that_is_named_exists():
+    texts = {path: path.read_text() for path in sorted(ROOT.glob("ops/*"))}
+    texts |= {path: path.read_text() for path in sorted(ROOT.glob("docs/**/*.md"))}
+    texts |= {path: path.read_text() for path in ROOT.glob("*.md")}
+    # In messages and hints: `run trex migrate`, `see trex doctor`.
+    said = re.compile(r"(?:run|see|findings:) (trex [a-z]+(?: [a-z-]+)?)")
+    for path in [*ROOT.glob("trex_client/**/*.py"), *ROOT.glob("sql/**/*.sql")]:
+        texts[path] = "\n".join(f"`{name}`" for name in said.findall(path.read_text()))
+    named_in = {path: commands_in(text) for path, text in texts.items()}
+    assert sum(map(len, named_in.values())) > 50
+    for path, found in named_in.items():
+        for words in found:
+            assert is_command(words), f"{path}: trex {' '.join(words)}"
+    for old in ("`trex list-parked` names", "`trex bind` the role"):
+        assert not is_command(commands_in(old)[0])
 
 
 def test_every_rule_says_what_to_do():

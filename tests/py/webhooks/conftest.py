@@ -134,7 +134,7 @@ class Sender:
     def result(self, name: str) -> float:
         """The counter of one result."""
         value = self.telemetry.registry.get_sample_value(
-            "trex_webhooks_total", {"instance": KEY, "result": name}
+            "trex_webhooks_total", {"trex_instance": KEY, "result": name}
         )
         assert value is not None
         return value

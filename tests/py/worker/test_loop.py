@@ -334,7 +334,7 @@ async def test_the_gauges_show_what_the_database_says(new_db):
     running = asyncio.create_task(made.worker.run())
 
     def gauge(name, **labels):
-        return made.telemetry.registry.get_sample_value(name, {"instance": KEY, **labels})
+        return made.telemetry.registry.get_sample_value(name, {"trex_instance": KEY, **labels})
 
     await until(lambda: gauge("trex_due") == 3)
     assert gauge("trex_parked", state="permanent") == 1
