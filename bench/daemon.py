@@ -3,6 +3,7 @@ asserted.
 
     noop    an adapter that does nothing: messages a second from claim to acknowledged record
     1ms     an adapter that takes a millisecond, 256 at once
+    http    the adapter http to a sink that answers after 50 ms, 256 at once
     slow    calls of two seconds, 500 at once: are leases lost?
     idle    CPU of an idle daemon, in per cent of one core
     memory  resident memory while a million messages pass (only when asked for by name)
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import resource
 import sys
 import time
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from bench.place import INSTANCE, Place
+from trex_client.adapters import build_adapter
 from trex_client.adapters.base import (
     BaseAdapter,
     Delivered,
@@ -41,9 +44,12 @@ from trex_client.worker import (
 )
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from trex_client.adapters.base import Adapter
     from trex_client.model import Claim, EffectPolicy
 
-PARTS = ("noop", "1ms", "slow", "idle", "memory")
+PARTS = ("noop", "1ms", "http", "slow", "idle", "memory")
 PAYLOAD = {"account": "a-17", "amount": "12.50", "currency": "USD", "note": "x" * 220}
 
 
@@ -70,6 +76,42 @@ class Timed(BaseAdapter):
         return Delivered()
 
 
+def sink(tell: Connection, seconds: float) -> None:
+    """Answer every POST with 200 after some time; a process of its own, for ever."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+                await reader.readexactly(int(length or b"0"))
+                await asyncio.sleep(seconds)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        except (OSError, asyncio.IncompleteReadError):
+            writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1024)
+        tell.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(run())
+
+
+def drain_http(place: Place, template: str, number: int, **settings: Any) -> dict[str, Any]:
+    """Deliver to a sink over HTTP; its CPU time isn't counted."""
+    hear, tell = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("spawn").Process(target=sink, args=(tell, 0.05))
+    child.start()
+    try:
+        url = f"http://127.0.0.1:{hear.recv()}/"
+        adapter = build_adapter(INSTANCE, {"kind": "http", "url": url})
+        return _drain(place, template, number, adapter, **settings)
+    finally:
+        child.kill()
+        child.join()
+
+
 def fill(dsn: str, first: int, number: int) -> None:
     """Enqueue messages of about 300 bytes."""
     with psycopg.connect(dsn, autocommit=True) as conn:
@@ -81,7 +123,7 @@ def fill(dsn: str, first: int, number: int) -> None:
             )
 
 
-def worker(dsn: str, adapter: Timed, plan: Plan, **settings: Any) -> Worker:
+def worker(dsn: str, adapter: Adapter, plan: Plan, **settings: Any) -> Worker:
     """Make a worker as the daemon does."""
     runtime = Runtime()
     telemetry = Telemetry(INSTANCE, topics=["bench.topic"], level="warning")
@@ -98,9 +140,19 @@ def worker(dsn: str, adapter: Timed, plan: Plan, **settings: Any) -> Worker:
 def drain(
     place: Place, template: str, number: int, seconds: float, **settings: Any
 ) -> dict[str, Any]:
-    """Deliver what was loaded before: messages a second from first claim to last record."""
-    dsn = place.dsn(place.fresh("measured", template), "bench_worker")
+    """Deliver what was loaded before, to an adapter that takes so many seconds."""
     adapter = Timed(seconds)
+    return {
+        **_drain(place, template, number, adapter, **settings),
+        "most_at_once": adapter.most,
+    }
+
+
+def _drain(
+    place: Place, template: str, number: int, adapter: Adapter, **settings: Any
+) -> dict[str, Any]:
+    """Messages a second from first claim to last record."""
+    dsn = place.dsn(place.fresh("measured", template), "bench_worker")
     made = worker(dsn, adapter, Once(), **settings)
     begin, cpu = time.perf_counter(), time.process_time()
     asyncio.run(made.run())
@@ -111,7 +163,6 @@ def drain(
         "seconds": round(took, 2),
         "client_cpu_us_each": round(1e6 * (time.process_time() - cpu) / number, 1),
         "claim_lost": made.counts["claim_lost"],
-        "most_at_once": adapter.most,
     }
 
 
@@ -177,6 +228,8 @@ def _one(place: Place, part: str, number: int, slow: tuple[int, int], loaded: An
             return drain(place, loaded(number), number, 0.0)
         case "1ms":
             return drain(place, loaded(number), number, 0.001, concurrency=256)
+        case "http":
+            return drain_http(place, loaded(number // 5), number // 5, concurrency=256)
         case "slow":
             return drain(place, loaded(slow[0]), slow[0], 2.0, concurrency=slow[1])
         case "idle":
