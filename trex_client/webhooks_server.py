@@ -81,10 +81,7 @@ async def _run(
     async with AsyncExitStack() as stack:
         if http is not None:
             health = HealthServer(*http, telemetry=telemetry, ready=lambda: server.started)
-            try:
-                await stack.enter_async_context(health)
-            except OSError:
-                raise InvalidArgument("the address can't be bound") from None
+            await stack.enter_async_context(health)
         telemetry.event(Event.STARTED, pid=os.getpid())
         telemetry.event(Event.SERVING, port=bound.getsockname()[1])
         await server.serve(sockets=[bound])

@@ -141,6 +141,8 @@ class FakeSink(BaseAdapter):
             return Retryable("connect_failed")
         if step == "not_sent":
             raise NotSent("unavailable")
+        if step == "no_slot":
+            raise NotSent("not_started")
         if step == "boom_before":
             raise ValueError("canary")
         await context.sending()

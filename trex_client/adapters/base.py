@@ -176,7 +176,9 @@ LookupResult = Found | Absent | NotSure
 
 
 class NotSent(Exception):  # noqa: N818
-    """An adapter may raise this when it failed before anything left."""
+    """An adapter may raise this when it failed before anything left. With `not_started` it didn't
+    even begin, for want of a connection of its own: the claim is given back and costs no try.
+    """
 
     def __init__(self, reason: str = "adapter_error") -> None:
         super().__init__("not sent")
@@ -224,6 +226,9 @@ class Adapter(Protocol):
     worker then knows that a failure before it was no unknown outcome, and marks a message that
     may be sent once only at that moment; otherwise it marks it before `deliver`, and every
     exception counts as 'may have left'.
+
+    `concurrency`: most deliveries under way at once that it has connections for; a worker starts no
+    more than that. None: it has no such limit.
     """
 
     @property
@@ -237,6 +242,9 @@ class Adapter(Protocol):
 
     @property
     def announces_sending(self) -> bool: ...
+
+    @property
+    def concurrency(self) -> int | None: ...
 
     async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
         """Send one message. Doesn't raise for anything the sink does."""
@@ -257,6 +265,7 @@ class BaseAdapter:
     can_lookup: bool = False
     in_flight: timedelta = timedelta(0)
     announces_sending: bool = False
+    concurrency: int | None = None
 
     async def lookup(self, wire_key: str) -> LookupResult:
         """Say that this sink can't be asked."""

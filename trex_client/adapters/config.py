@@ -26,6 +26,7 @@ from trex_client.model import EFFECT_POLICIES, EffectPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "trex.adapters"
 _T = TypeVar("_T")
@@ -228,11 +229,26 @@ def build_adapter(
         settings.done()
         return adapter
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=kind):
+        return _own(entry, instance_key, table)
+    raise ConfigError(
+        f"kind is none of {', '.join(sorted(_SHIPPED))}, and no installed package has an entry"
+        f" point {ENTRY_POINT_GROUP} of that name"
+    )
+
+
+def _own(entry: EntryPoint, instance_key: str, table: Mapping[str, Any]) -> Adapter:
+    """Make an adapter of a package; whatever it raises is told by its type alone."""
+    wrong = "the entry point of this kind didn't return an adapter"
+    try:
         made: object = entry.load()(instance_key, dict(table))
-        if not isinstance(made, Adapter):
-            raise ConfigError("the entry point didn't return an adapter")
-        return made
-    raise ConfigError("kind")
+    except InvalidArgument:
+        raise
+    except Exception as error:  # noqa: BLE001
+        wrong = f"the entry point of this kind raised {type(error).__name__}"
+    else:
+        if isinstance(made, Adapter):
+            return made
+    raise ConfigError(wrong)
 
 
 def _none(instance_key: str, settings: Settings) -> Adapter:

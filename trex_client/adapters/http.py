@@ -13,7 +13,8 @@ wire key (draft-ietf-httpapi-idempotency-key-header). `envelope`: the body is `{
     301, 302, 303  Unknown: some sinks answer a success like this; never followed
     307, 308       Retryable; never followed
     other 4xx      Permanent
-    no connection, DNS, TLS, no free connection in time: Retryable, nothing was sent
+    no connection, DNS, TLS: Retryable, nothing was sent
+    no free connection of our own in time: given back, costs no try
     a timeout or a cut after the first byte may have left: Unknown
 
 Only the status is kept, and what `[answer]` names: reference, balance, version, and one field
@@ -29,6 +30,8 @@ import json
 import re
 import ssl
 import time
+from collections import deque
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
 from decimal import Decimal, InvalidOperation
@@ -68,7 +71,7 @@ from trex_client.adapters.network import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     import httpx
 
@@ -79,6 +82,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,60}(\.[0-9]{0,60})?([eE][+-]?[0-9]{1,3})?", 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _ANSWERS = ("delivered", "duplicate", "retry", "in_progress", "conflict", "permanent", "unknown")
 _SENDING = ("http11.send_request_headers.started", "http2.send_request_headers.started")
+_KEEPALIVE = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,11 @@ class AnswerFields:
         """Read the section `[answer]`: `reference`, `balance`, `version`, `result`, and lists of
         words for it.
         """
-        words = {word: kind for kind in _ANSWERS for word in settings.texts(kind)}
+        words: dict[str, str] = {}
+        for kind in _ANSWERS:
+            for word in settings.texts(kind):
+                if words.setdefault(word, kind) != kind:
+                    raise ConfigError(f"answer.{kind} has a word that means something else too")
         fields = cls(
             reference=settings.optional_text("reference"),
             balance=settings.optional_text("balance"),
@@ -244,7 +252,7 @@ class HttpAdapter:
 
     Raises:
         InvalidArgument: no instance key.
-        ConfigError: a URL or credential that isn't allowed.
+        ConfigError: a URL, header or credential that isn't allowed, or an unreadable `ca_file`.
     """
 
     announces_sending = True
@@ -277,12 +285,17 @@ class HttpAdapter:
         self._headers = _fixed_headers(config)
         rule = AddressRule(config.allow_networks)
         self._backend = GuardedBackend(rule, resolve) if resolve else GuardedBackend(rule)
-        self._pool: httpcore.AsyncConnectionPool | None = None
+        try:
+            self._tls = ssl.create_default_context(cafile=config.ca_file)
+        except OSError:
+            raise ConfigError("ca_file can't be read") from None
+        self.concurrency = config.connections
+        self._slots = asyncio.Semaphore(config.connections)
+        self._idle: deque[tuple[httpcore.AsyncConnectionPool, float]] = deque()
         self._timeouts = {
             "connect": config.connect_timeout,
             "read": config.read_timeout,
             "write": config.write_timeout,
-            "pool": config.pool_timeout,
         }
 
     async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
@@ -346,9 +359,8 @@ class HttpAdapter:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._pool is not None:
-            await self._pool.aclose()
-            self._pool = None
+        while self._idle:
+            await self._idle.pop()[0].aclose()
 
     def _body(self, claim: Claim, context: DeliveryContext) -> bytes:
         if self._config.mode == "keyed":
@@ -367,7 +379,6 @@ class HttpAdapter:
         body: bytes,
         context: DeliveryContext | None,
     ) -> _Answer:
-        pool = self._open_pool()
 
         async def trace(event: str, _: Mapping[str, Any]) -> None:
             if context is not None and event in _SENDING:
@@ -379,17 +390,22 @@ class HttpAdapter:
         request_headers = [(b"Host", url.netloc), *headers]
         if method == "POST":
             request_headers.append((b"Content-Length", str(len(body)).encode()))
-        async with asyncio.timeout(self._config.total_timeout):
-            async with pool.stream(
-                method,
-                target,
-                headers=request_headers,
-                content=body or None,
-                extensions={"timeout": self._timeouts, "trace": trace},
-            ) as response:
-                return await self._read(response)
+        async with self._connection() as connection:
+            end = asyncio.get_running_loop().time() + self._config.total_timeout
+            async with (
+                asyncio.timeout_at(end) as limit,
+                connection.stream(
+                    method,
+                    target,
+                    headers=request_headers,
+                    content=body or None,
+                    extensions={"timeout": self._timeouts, "trace": trace},
+                ) as response,
+            ):
+                limit.reschedule(None)
+                return await self._read(response, end)
 
-    async def _read(self, response: httpcore.Response) -> _Answer:
+    async def _read(self, response: httpcore.Response, end: float) -> _Answer:
         """Read the answer. Once there is a status, an unreadable body only loses the body."""
         names = {b"retry-after", self._config.replay_header.encode(), b"content-encoding"}
         headers = {
@@ -401,12 +417,13 @@ class HttpAdapter:
         chunks: list[bytes] = []
         size = 0
         try:
-            async for chunk in response.aiter_stream():
-                size += len(chunk)
-                if size > self._config.max_body:
-                    answer.body, answer.problem = None, "response_too_large"
-                    return answer
-                chunks.append(chunk)
+            async with asyncio.timeout_at(end):
+                async for chunk in response.aiter_stream():
+                    size += len(chunk)
+                    if size > self._config.max_body:
+                        answer.body, answer.problem = None, "response_too_large"
+                        return answer
+                    chunks.append(chunk)
         except (httpcore.TimeoutException, TimeoutError):
             answer.body, answer.problem = None, "timeout"
         except (httpcore.NetworkError, httpcore.ProtocolError):
@@ -484,23 +501,51 @@ class HttpAdapter:
             seconds = moment.timestamp() - self._now()
         return timedelta(seconds=min(max(seconds, 0.0), self._config.retry_after_max))
 
-    def _open_pool(self) -> httpcore.AsyncConnectionPool:
-        if self._pool is None:
-            try:
-                context = ssl.create_default_context(cafile=self._config.ca_file)
-            except (OSError, ssl.SSLError):
-                raise NotSent("tls_failed") from None
-            self._pool = httpcore.AsyncConnectionPool(
-                ssl_context=context,
-                max_connections=self._config.connections,
-                max_keepalive_connections=self._config.connections,
-                keepalive_expiry=15.0,
-                network_backend=self._backend,
-            )
-        return self._pool
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[httpcore.AsyncConnectionPool]:
+        """Lend a connection, the one used last. After a failure it isn't used again.
+
+        Each is a pool of one: a pool of many looks at all of them at every request.
+
+        Raises:
+            NotSent: no free one in time.
+        """
+        try:
+            async with asyncio.timeout(self._config.pool_timeout):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise NotSent("not_started") from None
+        now = asyncio.get_running_loop().time
+        pool = self._idle.pop()[0] if self._idle else self._open()
+        try:
+            yield pool
+        except BaseException:
+            await pool.aclose()
+            raise
+        else:
+            self._idle.append((pool, now()))
+        finally:
+            self._slots.release()
+        while self._idle and self._idle[0][1] + _KEEPALIVE < now():
+            await self._idle.popleft()[0].aclose()
+
+    def _open(self) -> httpcore.AsyncConnectionPool:
+        return httpcore.AsyncConnectionPool(
+            ssl_context=self._tls,
+            max_connections=1,
+            keepalive_expiry=_KEEPALIVE,
+            network_backend=self._backend,
+        )
 
 
 _REFUSALS = {400: "invalid_request", 401: "unauthorized", 403: "unauthorized", 404: "not_found"}
+# What we or the transport send ourselves; `trex-` as well.
+_OURS = frozenset(
+    {
+        "accept", "accept-encoding", "connection", "content-length", "content-type", "expect",
+        "host", "idempotency-key", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
+    }
+)  # fmt: skip
 
 
 def _fixed_headers(config: HttpConfig) -> list[tuple[bytes, bytes]]:
@@ -509,13 +554,19 @@ def _fixed_headers(config: HttpConfig) -> list[tuple[bytes, bytes]]:
         (b"Accept", b"application/json"),
         (b"Accept-Encoding", b"identity"),
     ]
-    secrets = dict(config.headers)
+    secrets = list(config.headers.items())
     if config.bearer is not None:
-        secrets["Authorization"] = Secret(f"Bearer {config.bearer.reveal()}")
-    reserved = {"host", "content-length", "transfer-encoding", "idempotency-key", "content-type"}
-    for name, value in secrets.items():
-        if not _HEADER_NAME.fullmatch(name) or name.lower() in reserved:
+        secrets.append(("Authorization", Secret(f"Bearer {config.bearer.reveal()}")))
+    seen: set[str] = set()
+    for name, value in secrets:
+        lower = name.lower()
+        if not _HEADER_NAME.fullmatch(name):
             raise ConfigError("headers")
+        if lower in _OURS or lower.startswith("trex-"):
+            raise ConfigError("headers has a name that trex sets itself")
+        if lower in seen:
+            raise ConfigError("headers has a name twice")
+        seen.add(lower)
         try:
             headers.append((name.encode("ascii"), value.reveal().encode("latin-1")))
         except UnicodeEncodeError:
@@ -529,8 +580,6 @@ def _failure(error: BaseException, *, sent: bool) -> str:
         return error.reason
     if isinstance(error, HostNotAllowed):
         return "host_not_allowed"
-    if isinstance(error, httpcore.PoolTimeout):
-        return "unavailable"
     if isinstance(error, httpcore.ConnectTimeout):
         return "connect_failed"
     if isinstance(error, httpcore.TimeoutException | TimeoutError):

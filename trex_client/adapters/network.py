@@ -85,7 +85,7 @@ def parse_url(text: str, setting: str, allow_hosts: tuple[str, ...] = ()) -> htt
         raise ConfigError(f"{setting} holds a user or password")
     if url.scheme == "http" and not is_loopback_host(url.host):
         raise ConfigError(f"{setting} needs https")
-    if allow_hosts and url.host not in allow_hosts:
+    if allow_hosts and url.host not in {host.lower() for host in allow_hosts}:
         raise ConfigError(f"{setting} names a host that isn't in allow_hosts")
     return url.copy_with(fragment=None)
 

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from trex_client.adapters.base import (
     Absent,
@@ -71,7 +72,8 @@ class PostgresConfig:
     """Settings; times in seconds. See `read` for the TOML names.
 
     `in_flight`: after this time a call that isn't visible will never take effect. The server ends
-    each call after `call_timeout`, so it is at least that.
+    each call after `call_timeout`, so it is at least that. `pool_timeout`: longest wait for one of
+    the `connections`; a message that gets none is given back and costs no try.
     """
 
     dsn: Secret
@@ -134,6 +136,7 @@ class PostgresAdapter:
 
     Raises:
         InvalidArgument: no instance key.
+        ConfigError: the connection string can't be read (it isn't shown).
     """
 
     announces_sending = True
@@ -149,6 +152,11 @@ class PostgresAdapter:
         self.policy: EffectPolicy = config.policy
         self.can_lookup = config.lookup is not None
         self.in_flight = timedelta(seconds=config.in_flight)
+        self.concurrency = config.connections
+        try:
+            conninfo_to_dict(config.dsn.reveal())
+        except psycopg.Error:
+            raise ConfigError("dsn can't be read as a connection string") from None
         if config.policy == "lookup" and config.lookup is None:
             raise ConfigError("lookup")
         self._config = config
@@ -231,7 +239,7 @@ class PostgresAdapter:
             async with asyncio.timeout(self._config.pool_timeout):
                 await sessions.slots.acquire()
         except TimeoutError:
-            raise NotSent("unavailable") from None
+            raise NotSent("not_started") from None
         try:
             conn = self._idle_session() or await self._open()
             try:

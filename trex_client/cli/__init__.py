@@ -53,6 +53,7 @@ def main() -> None:
     """Run the command line. An error that nobody expected is told by its type and place, never by
     its text.
     """
+    _open_what_is_closed()
     try:
         make_app()()
     except KeyboardInterrupt:
@@ -64,6 +65,19 @@ def main() -> None:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).name}:{frame.lineno}"
         _end(f"internal error: {type(error).__name__} at {place}", ExitCode.FAILED)
+
+
+def _open_what_is_closed() -> None:
+    """A closed standard stream (`>&-`) would be an error at the first line, and its number that of
+    the next connection.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
 def _end(text: str, code: ExitCode) -> None:

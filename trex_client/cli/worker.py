@@ -181,9 +181,7 @@ def _register_daemon(app: typer.Typer) -> None:
                 _address(http),
                 handlers=handlers,
             )
-            code = asyncio.run(daemon(program))
-            if code:
-                raise typer.Exit(int(code))
+            _end(asyncio.run(daemon(program)), quiet=_IN_THE_LOG)
 
 
 def _register_backfill(app: typer.Typer) -> None:
@@ -412,11 +410,11 @@ def _progress_bar(
 
 
 _TEXTS: dict[int, str] = {
-    2: "a setting is out of range for this instance",
+    2: "a setting is out of range for this instance: --lease is at most its lease_max",
     3: "the instance is unknown or not bound to this role",
     4: "nothing that can be claimed now",
     9: "no connection to the database in time",
-    11: "the schema is missing, older or newer than this release",
+    11: "the schema is missing or older than this release (run trex migrate), or newer (upgrade)",
     12: "not all of it is delivered",
     13: "the drain time is over; calls under way are left to their leases",
     14: "an invariant is violated",
@@ -424,11 +422,14 @@ _TEXTS: dict[int, str] = {
 
 
 _NOT_STARTED = (2, 3, 9, 11)
+# What a daemon's log says as well as a sentence would.
+_IN_THE_LOG = frozenset(_TEXTS) - {2, 11}
 
 
-def _end(code: Exit) -> None:
+def _end(code: Exit, quiet: frozenset[int] = frozenset()) -> None:
     """End the command with the worker's code."""
     if code == 0:
         return
-    note(f"trex: {_TEXTS.get(int(code), 'ended')}")
+    if code not in quiet:
+        note(f"trex: {_TEXTS.get(int(code), 'ended')}")
     raise typer.Exit(int(code))

@@ -31,6 +31,7 @@ class FreezesOnce:
         self.can_lookup = inner.can_lookup
         self.in_flight = inner.in_flight
         self.announces_sending = inner.announces_sending
+        self.concurrency = inner.concurrency
         self._inner = inner
         self._left = after
 

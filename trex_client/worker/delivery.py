@@ -20,6 +20,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Protocol
 
+from trex_client._events import is_key
 from trex_client.adapters.base import (
     RESULT_TYPES,
     Absent,
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
     from trex_client.worker.settings import Runtime
 
 _MOST_DELAY = timedelta(days=30)
-_BLANKS = "\u0020\u00a0\u1680\u2028\u2029\u202f\u205f\u2060\u3000\ufeff" + "".join(
-    chr(code) for code in range(0x2000, 0x200E)
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -155,8 +153,8 @@ class AdapterProcessor:
                     )
                 absent = isinstance(answer, Absent)
                 if isinstance(answer, NotSure) and not self._may_repeat(claim):
-                    if answer.reason == "shutdown":
-                        return _report(claim, "released", "shutdown")
+                    if answer.reason in {"shutdown", "not_started"}:
+                        return _report(claim, "released", answer.reason)
                     return _report(claim, "unknown", answer.reason)
             elif not self._may_repeat(claim):
                 return _report(claim, "unknown", "unsupported_policy", park=True)
@@ -238,7 +236,7 @@ class AdapterProcessor:
         match result:
             case Delivered() | Duplicate():
                 return _delivered(claim, result, confirmed_by="answer" if certain else "same_key")
-            case Retryable(reason="expired") if not context.sent:
+            case Retryable(reason="expired" | "not_started") if not context.sent:
                 return _report(claim, "released", "not_started", absent=certain)
             case Retryable(reason="in_progress") if certain:
                 # Something with this key is at the sink after all.
@@ -353,12 +351,4 @@ def _storable(snapshot: object) -> bool:
 
 def _reference(reference: object) -> str | None:
     """Return a reference that is a key; anything else is left out, not cut."""
-    if type(reference) is not str or not 1 <= len(reference) <= 255:
-        return None
-    if reference[0] in _BLANKS or reference[-1] in _BLANKS:
-        return None
-    for char in reference:
-        code = ord(char)
-        if code < 0x20 or 0x7F <= code <= 0x9F or 0xD800 <= code <= 0xDFFF:
-            return None
-    return reference
+    return reference if type(reference) is str and is_key(reference) else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from trex_client.errors import InvalidArgument
 from trex_client.telemetry import Event
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from trex_client.telemetry import Telemetry
 
 _MOST_CONNECTIONS = 64
+_LONGEST = 5.0
 
 
 class HealthServer:
@@ -34,16 +36,19 @@ class HealthServer:
         self._telemetry = telemetry
         self._ready = ready
         self._server: asyncio.Server | None = None
-        self._open = 0
+        self._open: dict[asyncio.StreamWriter, None] = {}
 
     async def __aenter__(self) -> Self:
         """
         Raises:
-            OSError: the port is taken.
+            InvalidArgument: the host is unknown, or the port taken.
         """
-        self._server = await asyncio.start_server(
-            self._serve, self._host, self.port, limit=16 * 1024
-        )
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, self._host, self.port, limit=16 * 1024
+            )
+        except (OSError, UnicodeError):
+            raise InvalidArgument("http: the address is in use, or isn't this machine's") from None
         self.port = self._server.sockets[0].getsockname()[1]
         self._telemetry.event(Event.SERVING, port=self.port)
         return self
@@ -58,17 +63,21 @@ class HealthServer:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        self._open[writer] = None
+        if len(self._open) > _MOST_CONNECTIONS:
+            # The oldest goes: idle connections must not keep a probe out.
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
         try:
-            if self._open <= _MOST_CONNECTIONS:
-                async with asyncio.timeout(5.0):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._answer(head))
-                    await writer.drain()
+            async with asyncio.timeout(_LONGEST):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(head))
+                await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
         finally:
-            self._open -= 1
+            self._open.pop(writer, None)
             writer.close()
 
     def _answer(self, head: bytes) -> bytes:

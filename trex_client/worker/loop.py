@@ -153,6 +153,7 @@ class Worker:
             self._telemetry.event(Event.CALL_FAILED, "error", result=error.sqlstate)
             self._exit = Exit.USAGE
         except InvalidArgument:
+            self._telemetry.event(Event.CALL_FAILED, "error", result="TX400")
             self._exit = Exit.USAGE
         finally:
             self.ready = False

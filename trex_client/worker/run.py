@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from trex_client._events import is_key
 from trex_client.adapters.base import require_instance_key
 from trex_client.adapters.config import build_adapter
 from trex_client.errors import InvalidArgument, TrexError
@@ -124,25 +125,26 @@ class Program:
 class _Start:
     now: datetime
     due: int
+    paused: bool
 
 
 async def daemon(program: Program, *, started: Callable[[Worker], None] | None = None) -> Exit:
     """Deliver for ever; drain on SIGTERM or SIGINT, leave at once on a second one.
 
     Raises:
-        InvalidArgument: a setting is wrong; nothing was connected.
+        InvalidArgument: a setting is wrong, or the address of `http` can't be bound; nothing was
+            connected.
     """
     adapter = program.check()
     telemetry = program.telemetry()
     worker = _worker(program, telemetry, adapter, Plan())
     stop = _on_signals(worker, telemetry, program)
-    telemetry.event(Event.STARTED, pid=os.getpid(), concurrency=program.settings.concurrency)
     async with AsyncExitStack() as stack:
         if program.http is not None:
             host, port = program.http
-            await stack.enter_async_context(
-                HealthServer(host, port, telemetry=telemetry, ready=lambda: is_ready(worker))
-            )
+            health = HealthServer(host, port, telemetry=telemetry, ready=lambda: is_ready(worker))
+            await stack.enter_async_context(health)
+        telemetry.event(Event.STARTED, pid=os.getpid(), concurrency=worker.settings.concurrency)
         if started is not None:
             started(worker)
         begin = await _prepare(program, telemetry, stop)
@@ -177,6 +179,8 @@ async def run_once(
     adapter = program.check()
     if limit is not None and limit < 1:
         raise InvalidArgument("limit")
+    if correlation_id is not None and not is_key(correlation_id):
+        raise InvalidArgument("correlation: 1 to 255 characters, none of them a control character")
     telemetry = program.telemetry()
     plan = Once(correlation_id=correlation_id, topic=topic, limit=limit)
     worker = _worker(program, telemetry, adapter, plan)
@@ -241,8 +245,13 @@ def _worker(program: Program, telemetry: Telemetry, adapter: Adapter, plan: Plan
         processor = HandlerProcessor(
             program.instance_key, program.handlers, connect, telemetry, size=size
         )
+    settings = program.settings
+    if program.handlers is None and adapter.concurrency is not None:
+        # A message that waits for a connection of our own would only hold its lease.
+        most = min(settings.concurrency, adapter.concurrency)
+        settings = replace(settings, concurrency=most)
     return Worker(
-        program.settings,
+        settings,
         connect=connect,
         processor=processor,
         telemetry=telemetry,
@@ -279,7 +288,10 @@ async def _prepare(program: Program, telemetry: Telemetry, stop: asyncio.Event) 
     failures = 0
     while not stop.is_set():
         try:
-            return await asyncio.to_thread(_look, program)
+            start = await asyncio.to_thread(_look, program)
+            if start.paused:
+                telemetry.event(Event.PAUSED, "warning")
+            return start
         except MigrationError:
             telemetry.event(Event.CALL_FAILED, "error", result="failed")
             return Exit.SCHEMA
@@ -315,12 +327,12 @@ def _look(program: Program) -> _Start:
         with suppress(psycopg.errors.InsufficientPrivilege):
             require_known_schema(conn)
         kernel = PostgresClient(conn, program.instance_key)
-        kernel.policy()
+        policy = kernel.policy()
         row = conn.execute("select pg_catalog.clock_timestamp()").fetchone()
         stats = kernel.stats(box=program.settings.box, cap=1_000_000)
     if row is None:
         raise OSError
-    return _Start(row[0], stats.ready + stats.due + stats.lease_ended)
+    return _Start(row[0], stats.ready + stats.due + stats.lease_ended, policy.paused)
 
 
 def _expedite(

@@ -44,7 +44,16 @@ class Mine(BaseAdapter):
 
 class Entry:
     def __init__(self, loaded):
-        self.load = lambda: loaded
+        self.loaded = loaded
+
+    def load(self):
+        if self.loaded is None:
+            raise ModuleNotFoundError("canary")
+        return self.loaded
+
+
+def raises(key, settings):
+    raise KeyError(settings["token"])
 
 
 def test_adapters_of_ones_own_are_found_by_their_entry_point(monkeypatch):
@@ -52,17 +61,28 @@ def test_adapters_of_ones_own_are_found_by_their_entry_point(monkeypatch):
 
     def entry_points(*, group, name):
         asked.append((group, name))
-        return {"mine": [Entry(Mine)], "broken": [Entry(lambda key, settings: "no adapter")]}.get(
-            name, []
-        )
+        made = {
+            "mine": Entry(Mine),
+            "broken": Entry(lambda key, settings: "no adapter"),
+            "raises": Entry(raises),
+            "missing": Entry(None),
+        }.get(name)
+        return [made] if made else []
 
     monkeypatch.setattr(config, "entry_points", entry_points)
     made = build_adapter("inst", {"kind": "mine", "anything": 7})
     assert isinstance(made, Mine)
     assert made.made_of == ("inst", {"kind": "mine", "anything": 7})
-    for kind in ("broken", "unheard of"):
-        with pytest.raises(ConfigError):
-            build_adapter("inst", {"kind": kind})
+    for kind, said in {
+        "broken": "didn't return an adapter",
+        "raises": "raised KeyError",
+        "missing": "raised ModuleNotFoundError",
+        "unheard of": "none of http, none, postgres",
+    }.items():
+        with pytest.raises(ConfigError, match=said) as caught:
+            build_adapter("inst", {"kind": kind, "token": "canary"})
+        assert "canary" not in str(caught.value)
+        assert caught.value.__cause__ is caught.value.__context__ is None
     assert asked[0] == ("trex.adapters", "mine")
 
 

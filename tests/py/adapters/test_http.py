@@ -259,22 +259,73 @@ async def deliver_only(adapter):
     return result, context.sent
 
 
-async def test_a_connection_that_is_not_free_in_time_is_retried():
+async def test_a_connection_of_ours_that_is_not_free_in_time_costs_no_try():
     async with http_sink(HANG) as sink:
-        adapter = adapter_for(sink.url, connections=1, pool_timeout=0.1, read_timeout=1.0)
+        lookup = {"url": f"{sink.url}/{{key}}"}
+        adapter = adapter_for(
+            sink.url, connections=1, pool_timeout=0.1, read_timeout=1.0, lookup=lookup
+        )
+        assert adapter.concurrency == 1
         first = asyncio.create_task(deliver(adapter))
         while not sink.requests:
             await asyncio.sleep(0.01)
         result, context = await deliver(adapter, make_claim("other"))
-        assert (result, context.sent) == (Retryable("unavailable"), False)
+        assert (result, context.sent) == (Retryable("not_started"), False)
+        assert await adapter.lookup("ab" * 32) == NotSure("not_started")
         assert (await first)[0] == Unknown("timeout")
+        # The connection that failed is not used again, and its place is free.
+        sink.says(ok())
+        assert (await deliver(adapter, make_claim("third")))[0] == Delivered()
+        assert sink.connections == 2
         await adapter.close()
 
 
-async def test_a_slow_body_ends_with_the_total_timeout():
+async def test_connections_are_bounded_and_used_again():
+    async with http_sink() as sink:
+        adapter = adapter_for(sink.url, connections=4)
+        for _ in range(3):
+            results = await asyncio.gather(
+                *(deliver(adapter, make_claim(f"k{number}")) for number in range(40))
+            )
+            assert {type(result) for result, _ in results} == {Delivered}
+        assert sink.connections == 4
+        await adapter.close()
+
+
+async def test_an_answer_that_never_comes_ends_with_the_total_timeout():
     async with http_sink(HANG) as sink:
         adapter = adapter_for(sink.url, total_timeout=0.2)
         assert (await deliver(adapter))[0] == Unknown("timeout")
+        await adapter.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "expected"),
+    [
+        (201, {}, Delivered()),
+        (201, {"reference": "id"}, Delivered()),
+        (201, ANSWER, Unknown("timeout")),
+        (500, {}, Unknown("server_error")),
+    ],
+    ids=["201", "201 with a reference", "201 that the body may overrule", "500"],
+)
+async def test_a_body_that_drips_only_loses_the_body(status, answer, expected):
+    async def drip(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: 100000\r\n\r\n{{".encode())
+        try:
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        except OSError:
+            writer.close()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        adapter = adapter_for(f"http://127.0.0.1:{port}/", total_timeout=0.3, answer=answer)
+        assert (await deliver(adapter))[0] == expected
         await adapter.close()
 
 
@@ -421,13 +472,26 @@ async def test_absent_is_not_certain_when_the_sink_states_no_window():
         {"url": "https://ledger.example/", "bearer": {"env": "MISSING"}},
         {"url": "https://ledger.example/", "headers": {"Host": {"env": "TOKEN"}}},
         {"url": "https://ledger.example/", "headers": {"a\r\nb": {"env": "TOKEN"}}},
+        *(
+            {"url": "https://ledger.example/", "headers": {name: {"env": "TOKEN"}}}
+            for name in ("Trex-Fence", "TREX-ATTEMPT", "trex-topic", "Idempotency-Key",
+                         "IDEMPOTENCY-KEY", "content-type", "Accept-Encoding", "Connection")
+        ),
+        {"url": "https://ledger.example/", "headers": {"X-A": {"env": "TOKEN"},
+                                                       "x-a": {"env": "TOKEN"}}},
+        {"url": "https://ledger.example/", "bearer": {"env": "TOKEN"},
+         "headers": {"authorization": {"env": "TOKEN"}}},
+        {"url": "https://ledger.example/", "ca_file": "/nonexistent/canary.pem"},
+        {"url": "https://ledger.example/", "ca_file": __file__},
+        {"url": "https://ledger.example/",
+         "answer": {"result": "r", "delivered": ["done", "ok"], "retry": ["ok"]}},
         {"url": "https://ledger.example/", "lookup": {"url": "https://ledger.example/"}},
         {"url": "https://ledger.example/", "answer": {"delivered": ["x"]}},
         {"url": "https://ledger.example/", "answer": {"balance": "b"}},
         {"url": "https://ledger.example/", "allow_networks": ["ten"]},
     ],
-    ids=lambda value: repr(value)[:70],
-)
+    ids=lambda value: repr(value)[:110],
+)  # fmt: skip
 def test_bad_settings_are_refused_by_name(settings):
     with pytest.raises(ConfigError) as caught:
         build_adapter("inst", {"kind": "http", **settings}, environ={"TOKEN": "t"})

@@ -186,6 +186,30 @@ async def test_sessions_are_bounded(ledger_db):
     await adapter.close()
 
 
+async def test_a_session_of_ours_that_is_not_free_in_time_costs_no_try(ledger_db):
+    adapter = adapter_for(ledger_db, connections=1, pool_timeout=0.1)
+    assert adapter.concurrency == 1
+    blocker = ledger_db.connect(autocommit=False)
+    blocker.execute("lock table ledger.posting in access exclusive mode")
+    first = asyncio.create_task(deliver(adapter))
+    await asyncio.sleep(0)
+    assert await deliver(adapter, key="other") == Retryable("not_started")
+    assert await adapter.lookup(KEY) == NotSure("not_started")
+    blocker.rollback()
+    assert isinstance(await first, Delivered)
+    await adapter.close()
+
+
+@pytest.mark.parametrize(
+    "dsn", ["canary", "password='canary", "postgresql://u:canary@[h/db", "host=h pass canary=1"]
+)
+def test_a_connection_string_that_cannot_be_read_is_refused_at_once(dsn):
+    with pytest.raises(ConfigError) as caught:
+        build_adapter("inst", {"kind": "postgres", "dsn": {"env": "D"}}, environ={"D": dsn})
+    assert "canary" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
 @pytest.mark.parametrize(
     "settings",
     [

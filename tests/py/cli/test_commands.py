@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import socket
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -216,7 +217,11 @@ def test_invalid_arguments_are_named(trex: Trex) -> None:
     assert (done.code, done.out) == (2, "")
     assert "worker" in done.err
     assert trex("claim", "--worker", "w", "-n", "0").code == 2
-    assert trex("enqueue", "post", "k", "--payload", "{").code == 2
+    for text in ("{", '{"a": "b\\u0000c"}', '"\\ud800"', "NaN", "1e200000", ""):
+        done = trex("enqueue", "post", "k", "--payload", text)
+        assert (done.code, done.err) == (2, "trex: invalid argument: payload\n")
+        done = trex("enqueue", "post", "k", "--payload-file", "-", stdin=text)
+        assert (done.code, done.err) == (2, "trex: invalid argument: payload\n")
     assert trex("pending").rows == []
 
 
@@ -361,6 +366,43 @@ def test_a_reader_that_goes_away_is_no_error(trex: Trex) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert b"Traceback" not in err
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_is_no_error(trex: Trex, closed: str) -> None:
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *PROGRAM, "stats"]
+    done = subprocess.run(
+        command, capture_output=True, env=clean_environment(**trex.environment), timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert bool(done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+
+
+def test_what_a_worker_cannot_start_with_is_said_by_name(
+    nowhere: Trex, trex: Trex, empty_db: Database, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for address in (f"127.0.0.1:{port}", "nobody.invalid:1", "192.0.2.1:1"):
+            done = nowhere.process("daemon", "-i", "shop", "--http", address)
+            assert (done.code, done.out) == (2, "")
+            assert done.err.startswith("trex: invalid argument: http: ")
+    for correlation in ("", " x", "x" * 256, "a\tb"):
+        done = nowhere("process", "-i", "shop", "--correlation", correlation)
+        assert done.code == 2
+        assert "correlation" in done.err
+    config = tmp_path / "a.toml"
+    config.write_text('kind = "htpp"')
+    done = nowhere("backfill", "-i", "shop", "--adapter-config", str(config))
+    assert done.code == 2
+    assert "kind is none of http, none, postgres" in done.err
+    done = trex.process("daemon", "--lease", "2h")
+    assert done.code == 2
+    assert "lease_max" in done.err.splitlines()[-1]
+    done = Trex(TREX_DSN=empty_db.dsn(), TREX_INSTANCE="shop").process("daemon")
+    assert done.code == 11
+    assert "trex migrate" in done.err.splitlines()[-1]
 
 
 def test_connections_from_file_service_and_libpq(

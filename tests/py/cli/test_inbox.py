@@ -94,7 +94,7 @@ def test_served_killed_and_served_again(trex: Trex, config: Path) -> None:
     assert first.send().json() == {"deduplicated": False}
     assert httpx.get(f"{first.url}/metrics", trust_env=False).status_code == 404
     metrics = httpx.get(f"{first.health}/metrics", trust_env=False).text
-    assert 'trex_webhooks_total{instance="shop",result="received"} 1.0' in metrics
+    assert 'trex_webhooks_total{result="received",trex_instance="shop"} 1.0' in metrics
     assert first.end(signal.SIGKILL) == -signal.SIGKILL
     second = Served(trex, config)
     assert second.send().json() == {"deduplicated": True}
@@ -165,6 +165,8 @@ def test_an_event_by_hand(trex: Trex, tmp_path: Path) -> None:
     assert status["event_id"].startswith("sha256:")
     assert trex("inbox", "status").code == 2
     assert trex("inbox", "event", "999999").code == 4
+    body.write_bytes(b'{"a": "\\u0000"}')
+    assert trex(*arguments, "--event-id", "nul").row["status"] == "received"
     missing = trex("inbox", "receive", "/nonexistent", *arguments[3:])
     assert missing.code == 2
 

@@ -7,6 +7,7 @@ import io
 
 import pytest
 
+from trex_client.errors import InvalidArgument
 from trex_client.telemetry import Telemetry
 from trex_client.worker.health import HealthServer
 
@@ -37,7 +38,7 @@ async def test_what_is_served():
         assert (await ask(server.port, get("/readyz?x=1"))).startswith(b"HTTP/1.1 200 ")
         metrics = await ask(server.port, get("/metrics"))
         assert b"text/plain; version=0.0.4" in metrics
-        assert b'trex_in_flight{instance="inst"}' in metrics
+        assert b'trex_in_flight{trex_instance="inst"}' in metrics
         assert b"trex_in_flight{" not in await ask(server.port, get("/metrics", "HEAD"))
         assert (await ask(server.port, get("/secret"))).startswith(b"HTTP/1.1 404 ")
         assert (await ask(server.port, get("/metrics", "POST"))).startswith(b"HTTP/1.1 405 ")
@@ -58,8 +59,17 @@ async def test_garbage_is_ignored():
 async def test_a_taken_port_is_an_error():
     telemetry = Telemetry("inst", stream=io.StringIO())
     async with HealthServer("127.0.0.1", 0, telemetry=telemetry, ready=lambda: True) as server:
-        with pytest.raises(OSError):
-            async with HealthServer(
-                "127.0.0.1", server.port, telemetry=telemetry, ready=lambda: True
-            ):
-                pass
+        for host in ("127.0.0.1", "nobody.invalid", "192.0.2.1", "a" * 70 + ".invalid"):
+            with pytest.raises(InvalidArgument, match="http"):
+                async with HealthServer(host, server.port, telemetry=telemetry, ready=lambda: True):
+                    pass
+
+
+async def test_idle_connections_keep_no_probe_out():
+    telemetry = Telemetry("inst", stream=io.StringIO())
+    async with HealthServer("127.0.0.1", 0, telemetry=telemetry, ready=lambda: True) as server:
+        idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(200)]
+        for _ in range(3):
+            assert (await ask(server.port, get("/healthz"))).startswith(b"HTTP/1.1 200 ")
+        for _, writer in idle:
+            writer.close()

@@ -82,6 +82,19 @@ async def test_each_answer(new_db, step, state, reason, counter):
     assert "canary" not in done.log.getvalue()
 
 
+async def test_waiting_for_a_connection_of_ones_own_costs_no_try(new_db):
+    database = new_db()
+    client = register(database, max_attempts=1)
+    (message_id,) = enqueue(client, 1)
+    done = await run_once(database, FakeSink(script={"k0": ["no_slot", "no_slot"]}))
+    assert client.status(message_id).state == "delivered"
+    assert done.counters()["released"] == 2
+    outcomes = rows(database, "select kind, reason from trex.outcome")
+    assert outcomes == [("released", "not_started")] * 2
+    assert_counters_equal_rows(database, done)
+    assert_sound(database)
+
+
 @pytest.mark.case("B4")
 async def test_one_bad_row_stops_nobody(new_db):
     database = new_db()

@@ -196,6 +196,44 @@ async def test_backfill_with_retrying_rows(new_db, ledger_db):
     assert audited == [(12,)]
 
 
+async def test_waiting_for_a_slow_ledgers_connections_costs_no_try(new_db, ledger_db, tmp_path):
+    database = new_db()
+    client = register(database, max_attempts=1)
+    enqueue(client, 12)
+    ledger_db.connect().execute(
+        "create function ledger.slow(key text, fence bigint, attempt integer, topic text,"
+        " account text, currency text, amount numeric, payload jsonb, out result text,"
+        " out reference text, out balance numeric, out version bigint) language sql volatile as"
+        " $$ select 'posted', null::text, null::numeric, null::bigint from pg_sleep(0.1) $$"
+    )
+    file = tmp_path / "dsn"
+    file.write_text(ledger_db.dsn())
+    slow = Program(
+        instance_key=KEY, dsn=database.dsn("worker"), settings=SETTINGS, level="error",
+        adapter={"kind": "postgres", "dsn": {"file": str(file)}, "function": "ledger.slow",
+                 "connections": 2, "pool_timeout": 0.15},
+    )  # fmt: skip
+    code, counts = await program_once(slow)
+    assert (code, counts.delivered, counts.claimed) == (Exit.OK, 12, 12)
+    assert rows(database, "select distinct kind from trex.outcome") == []
+
+
+async def test_a_paused_instance_is_said(new_db, capfd):
+    database = new_db()
+    client = register(database)
+    enqueue(client, 1)
+    client.pause(actor="ann", reason="stock-taking")
+    quiet = Program(
+        instance_key=KEY, dsn=database.dsn("worker"), settings=SETTINGS, level="warning",
+        adapter={"kind": "none"},
+    )  # fmt: skip
+    assert (await program_once(quiet))[1].claimed == 0
+    assert '"event": "paused"' in capfd.readouterr().err
+    client.resume(actor="ann", reason="done")
+    assert (await program_once(quiet))[1].claimed == 1
+    assert '"event": "paused"' not in capfd.readouterr().err
+
+
 @pytest.mark.case("O1")
 async def test_an_interrupted_backfill_goes_on(new_db):
     database = new_db()
@@ -228,10 +266,17 @@ async def test_targeted_processing_touches_one_correlation(new_db, ledger_db):
         assert (code, counts.claimed) == (Exit.EMPTY, 0)
         code, _ = await program_once(program(database, server), correlation_id="nobody's")
         assert code is Exit.EMPTY
-        code, _ = await program_once(program(database, server), correlation_id=" blank ")
-        assert code is Exit.USAGE
     assert all(client.status(message_id).state == "delivered" for message_id in ids)
     assert client.stats().ready == 6
+
+
+@pytest.mark.parametrize("correlation", ["", " blank ", "x" * 256, "a\tb", "a\0b", "\ud800"])
+async def test_a_correlation_that_is_none_is_named_before_anything_connects(correlation):
+    unreachable = Program(
+        instance_key=KEY, dsn="host=/nonexistent", adapter={"kind": "none"}, level="error"
+    )
+    with pytest.raises(InvalidArgument, match="correlation"):
+        await program_once(unreachable, correlation_id=correlation)
 
 
 async def test_targeted_processing_leaves_leased_and_parked_rows_alone(new_db):
