@@ -410,7 +410,7 @@ def _progress_bar(
 
 
 _TEXTS: dict[int, str] = {
-    2: "a setting is out of range for this instance: --lease is at most its lease_max",
+    2: "a setting doesn't fit: --lease is at most lease_max, isolation is read committed",
     3: "the instance is unknown or not bound to this role",
     4: "nothing that can be claimed now",
     9: "no connection to the database in time",

@@ -149,11 +149,8 @@ class Worker:
         except (ImmutableFact, InvariantViolated):
             self._telemetry.alert(Alert.INVARIANT_VIOLATED)
             self._exit = Exit.INVARIANT
-        except WrongTransaction as error:
+        except (WrongTransaction, InvalidArgument) as error:
             self._telemetry.event(Event.CALL_FAILED, "error", result=error.sqlstate)
-            self._exit = Exit.USAGE
-        except InvalidArgument:
-            self._telemetry.event(Event.CALL_FAILED, "error", result="TX400")
             self._exit = Exit.USAGE
         finally:
             self.ready = False
