@@ -315,10 +315,6 @@ def _column(
 # Statements.
 
 
-# Names that errors may carry.
-ARGUMENTS: Final = {"movements", "reports"}
-
-
 class Statement(Generic[T]):
     """A call of one function: its text, and what makes its rows the result.
 
@@ -357,7 +353,6 @@ class Statement(Generic[T]):
             self.sql = f"select trex.{name}({call})"
         self.name = name
         self.arguments = tuple(argument for argument, _ in pairs)
-        ARGUMENTS.update(self.arguments)
         self.load = load
         self.hot = hot or own
         self.own = own
@@ -1320,7 +1315,8 @@ class Calls:
         reference: str | None = None,
     ) -> Call[Recorded]:
         """Decide about a parked message: 'delivered' or 'resend' where its outcome is in doubt
-        (unknown, conflict, uncertain), 'abandon' however it is parked: its ordering key goes on.
+        (unknown, conflict, uncertain), 'abandon' however it is parked: its ordering key goes on,
+        and it is as uncertain as it was.
 
         Raises:
             NotFound; EndedOtherwise: it is delivered already; Forbidden: it isn't parked, or isn't

@@ -2311,7 +2311,8 @@ class MemoryKernel:
             return self._gone(message_id)
         if row.parked is None:
             return "not_parked"
-        if row.parked in ("unknown", "conflict"):
+        once = self.db.message[self._instance_key, message_id].effect_policy == "at_most_once"
+        if row.parked in ("unknown", "conflict") or (row.uncertain and once):
             return "needs_resolve"
         self._audit("redrive", message_id, actor, reason, {"parked": row.parked}, now)
         self.db.change(row)
@@ -2371,8 +2372,8 @@ class MemoryKernel:
             self._free_key(row.box, row.ordering_key, now)
             return Recorded(message_id, row.fence, "recorded", "delivered", False, None)
         db.change(row)
-        row.uncertain = False
         if resolution == "resend":
+            row.uncertain = row.abandoned = False
             row.parked = None
             row.tries = 0
             db.defer(row, now)

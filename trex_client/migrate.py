@@ -564,7 +564,7 @@ def _connect(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """Open an autocommit connection whose failures don't show the DSN."""
     try:
         conninfo_to_dict(dsn)
-        conn = psycopg.connect(dsn, autocommit=True, prepare_threshold=None)
+        conn = psycopg.connect(dsn, autocommit=True, prepare_threshold=None, client_encoding="UTF8")
     except psycopg.Error:
         raise MigrationUnreachable from None
     try:

@@ -1,8 +1,8 @@
 """The API on PostgreSQL: one statement per method, over the caller's connection.
 
-No pool, no retries, no hidden commit: the caller owns connection and transaction. Only `claim` and
-`exchange` are
-transactions of their own: they refuse a connection inside one, and have committed when they return.
+No pool, no retries, no hidden commit: the caller owns connection and transaction, in UTF8. Only
+`claim` and `exchange` are transactions of their own: they refuse a connection inside one, and have
+committed when they return.
 
 What goes in and comes out of each method: `trex_client._calls.Calls`. The rule behind it:
 `sql/functions/**/NAME.sql`.
@@ -10,7 +10,6 @@ What goes in and comes out of each method: `trex_client._calls.Calls`. The rule 
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
@@ -20,7 +19,7 @@ from psycopg import AsyncCursor, Cursor
 from psycopg.pq import Format, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from trex_client._calls import ARGUMENTS, Call, Calls, Row, stale_report
+from trex_client._calls import Call, Calls, Row, stale_report
 from trex_client._calls_reconcile import AllCalls
 from trex_client.errors import (
     ClaimLost,
@@ -81,19 +80,19 @@ def _show_result(method: Callable[..., object]) -> None:
 
 
 def _failure(error: psycopg.Error | UnicodeError, *, lost: bool) -> tuple[TrexError, str | None]:
-    """Our error for psycopg's, and its SQLSTATE. Of what the server said nothing else is kept, but
-    for names of our own arguments and row numbers.
+    """Our error for psycopg's, and its SQLSTATE. Of what the server said nothing is kept, but for
+    the hint of a TX code: constant text of our functions.
 
     `lost`: the connection is gone, or the error came with COMMIT.
     """
     if isinstance(error, UnicodeError):
-        return InvalidArgument("text does not fit the client_encoding"), None
+        return InvalidArgument("client_encoding: text does not fit"), None
     code = error.sqlstate
     if lost:
         return CommitUnknown(code or ""), code
     failure = from_sqlstate(code)
     if isinstance(failure, (InvalidArgument, KeyReused)):
-        return type(failure)(_named(error.diag.message_hint or "")), code
+        return type(failure)(error.diag.message_hint), code
     if code is not None and (code.startswith("22") or code in {"54000", "54001"}):
         # Functions check before they cast, so it was an argument; 54*: a payload too deep or too
         # long for jsonb.
@@ -101,13 +100,10 @@ def _failure(error: psycopg.Error | UnicodeError, *, lost: bool) -> tuple[TrexEr
     return failure, code
 
 
-def _named(hint: str) -> str | None:
-    """Which movement or report, and which argument, a hint of our functions begins with."""
-    match = re.match(r"((?:movement|report) [0-9]{1,5})?(?:: )?([a-z_]*)", hint)
-    if match is None:
-        return None
-    known = match[2] if match[2] in ARGUMENTS else None
-    return ": ".join(filter(None, (match[1], known))) or None
+def _refuse_encoding(pgconn: PGconn) -> None:
+    # In another one a row might not be readable, and by then its claim would be committed.
+    if pgconn.parameter_status(b"client_encoding") != b"UTF8":
+        raise InvalidArgument("client_encoding: UTF8 only")
 
 
 def _refuse_transaction(pgconn: PGconn) -> None:
@@ -245,6 +241,7 @@ class PostgresClient:
         cursor.format = Format.BINARY
         rows = None
         try:
+            _refuse_encoding(conn.pgconn)
             rows = cursor.execute(statement.sql, params, prepare=statement.hot or None).fetchall()
             if commits:
                 conn.commit()
@@ -388,6 +385,7 @@ class AsyncPostgresClient:
         cursor.format = Format.BINARY
         rows = None
         try:
+            _refuse_encoding(conn.pgconn)
             await cursor.execute(statement.sql, params, prepare=statement.hot or None)
             rows = await cursor.fetchall()
             if commits:

@@ -194,7 +194,7 @@ create table trex.delivery (
         and (lease_until is null or fence > 0)
         and tries between 0 and attempts
         and (attempts = 0) = (fence = 0)
-        and (not abandoned or (parked is not distinct from 'permanent' and not uncertain))
+        and (not abandoned or parked is not distinct from 'permanent')
     )
 ) with (
     fillfactor = 40, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
@@ -559,6 +559,14 @@ begin
 end
 $$;
 
+create function trex._guard_epoch() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception using errcode = 'TX902', message = 'functions need a replay';
+end
+$$;
+
 create function trex._guard_quarantine() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -627,6 +635,15 @@ for each row execute function trex._guard_fact();
 create trigger guard_truncate before truncate on trex.ledger_snapshot
 for each statement execute function trex._guard_fact();
 
+-- An epoch that fell would give out fences below those of claims that are still open.
+create trigger guard_update after update on trex.epoch
+for each row when (new.epoch < old.epoch)
+execute function trex._guard_epoch();
+create trigger guard_delete after delete on trex.epoch
+for each row execute function trex._guard_fact();
+create trigger guard_truncate before truncate on trex.epoch
+for each statement execute function trex._guard_fact();
+
 -- A quarantined row changes once, when it is adopted.
 create trigger guard_update after update on trex.quarantine
 for each row execute function trex._guard_quarantine();
@@ -659,6 +676,9 @@ alter table trex.delivery enable always trigger guard_truncate;
 alter table trex.ledger_snapshot enable always trigger guard_update;
 alter table trex.ledger_snapshot enable always trigger guard_delete;
 alter table trex.ledger_snapshot enable always trigger guard_truncate;
+alter table trex.epoch enable always trigger guard_update;
+alter table trex.epoch enable always trigger guard_delete;
+alter table trex.epoch enable always trigger guard_truncate;
 alter table trex.quarantine enable always trigger guard_update;
 alter table trex.quarantine enable always trigger guard_delete;
 alter table trex.quarantine enable always trigger guard_truncate;

@@ -177,6 +177,22 @@ INVARIANTS: dict[str, str] = {
         select d.instance_key, d.message_id, d.parked from trex.delivery d
         where d.uncertain and d.parked in ('dead_letter', 'conflict')
     """,
+    "I14 doubt ends by evidence only": """
+        select d.instance_key, d.message_id
+        from trex.delivery d
+        cross join lateral (
+            select o.kind, o.state, o.recorded_at from trex.outcome o
+            where (o.instance_key, o.message_id) = (d.instance_key, d.message_id)
+            order by o.fence desc
+            limit 1
+        ) o
+        where (o.kind = 'unknown' or o.state = 'unknown') and not d.uncertain and not exists (
+            select 1 from trex.audit a
+            where (a.instance_key, a.message_id) = (d.instance_key, d.message_id)
+                and a.action = 'resolve' and a.detail ->> 'resolution' = 'resend'
+                and a.at >= o.recorded_at
+        )
+    """,
     "I15 evidence only of fences that were given out": """
         select s.instance_key, s.message_id, s.fence
         from trex.stale_report s

@@ -56,7 +56,7 @@ def connect(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     conn = None
     try:
         given = conninfo_to_dict(dsn)
-        defaults = {"fallback_application_name": "trex"}
+        defaults = {"fallback_application_name": "trex", "client_encoding": "UTF8"}
         if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
             defaults["connect_timeout"] = "10"
         conn = psycopg.connect(

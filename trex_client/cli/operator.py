@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
         reference: Reference = None,
     ) -> Call[Any]:
         """Decide about a parked message. delivered and resend are for doubt about its outcome;
-        without doubt it is redrive, or abandon."""
+        without doubt it is redrive, or abandon. abandon doesn't end doubt: it isn't evidence."""
         return calls.resolve(
             message_id,
             resolution,

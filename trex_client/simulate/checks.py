@@ -290,12 +290,15 @@ class Checker:
             return "claim_lost"
         return "already_recorded" if end == result else "ended_otherwise"
 
-    def decide(self, instance: str, message_id: int, *, afresh: bool = True) -> None:
+    def decide(
+        self, instance: str, message_id: int, *, afresh: bool = True, evidence: bool = False
+    ) -> None:
         """An operator's redrive or resolve was done, or the provider sent an event again. `afresh`:
-        the allowance begins anew."""
+        the allowance begins anew. `evidence`: of what the ledger has."""
         key = (instance, message_id)
         self.decided.add(key)
-        self.cleared.add(key)
+        if evidence:
+            self.cleared.add(key)
         self.accounts[key].decisions += 1
         if afresh:
             self.accounts[key].tries = 0

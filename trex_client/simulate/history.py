@@ -785,7 +785,9 @@ class World:
         return self._decide(side, row.message_id, str(row.parked), dice // 256)
 
     def _decide(self, side: Side, message_id: int, parked: str, dice: int) -> str:
-        if parked in ("dead_letter", "permanent"):
+        once = self.db.message[side.key, message_id].effect_policy == "at_most_once"
+        in_doubt = once and self.db.delivery[side.key, message_id].uncertain
+        if parked in ("dead_letter", "permanent") and not in_doubt:
             done = side.client.redrive([message_id], **_WHO)
             require(done[0].status == "redriven", "I22", f"redrive of {parked}", message_id)
             self.check.decide(side.key, message_id)
@@ -803,7 +805,10 @@ class World:
         side.client.resolve(
             message_id, done_one, evidence="the ledger's books", **_WHO,  # type: ignore[arg-type]
         )  # fmt: skip
-        self.check.decide(side.key, message_id, afresh=done_one == "resend")
+        self.check.decide(
+            side.key, message_id, afresh=done_one == "resend", evidence=done_one != "abandon"
+        )
+        self.counts["abandoned"] += done_one == "abandon"
         self.counts["resent"] += done_one == "resend"
         self.counts["resolved"] += 1
         return f"{side.key} {message_id} resolved: {done_one}"

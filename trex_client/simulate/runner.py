@@ -27,7 +27,7 @@ CHUNK = 100
 LEAST: dict[str, float] = {
     "claims": 600, "delivered": 400, "recorded": 400, "already_recorded": 10, "claim_lost": 5,
     "ended_otherwise": 6, "lease_expired": 150, "late": 15, "retry": 10, "unknown": 40,
-    "conflict": 15, "permanent": 12, "redriven": 15, "resolved": 60, "resent": 30,
+    "conflict": 15, "permanent": 12, "redriven": 15, "resolved": 60, "resent": 30, "abandoned": 5,
     "parked unknown": 50, "uncertain claims": 100, "cleared": 25, "look-up True": 15,
     "look-up False": 30, "pauses": 15, "call lost_after": 10, "call lost_before": 5,
     "call error_after": 5, "call late": 5, "late arrivals": 20, "lost commits": 8,

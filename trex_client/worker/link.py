@@ -88,7 +88,11 @@ def connector(
 
     async def connect() -> Session:
         conn = await psycopg.AsyncConnection.connect(
-            dsn, autocommit=True, prepare_threshold=5 if prepare else None, **options
+            dsn,
+            autocommit=True,
+            prepare_threshold=5 if prepare else None,
+            client_encoding="UTF8",
+            **options,
         )
         return Session(conn, AsyncPostgresClient(conn, instance_key))
 

@@ -316,7 +316,7 @@ async def _prepare(program: Program, telemetry: Telemetry, stop: asyncio.Event) 
 
 
 def _connect(program: Program) -> psycopg.Connection[Any]:
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"client_encoding": "UTF8"}
     if "connect_timeout" not in conninfo_to_dict(program.dsn):
         options["connect_timeout"] = min(10, max(2, int(program.settings.reach) or 10))
     return psycopg.connect(program.dsn, autocommit=True, prepare_threshold=None, **options)

@@ -82,6 +82,18 @@ begin
 end
 $$;
 
+create or replace function trex._guard_epoch()
+returns trigger
+language plpgsql
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform trex._raise('TX902', 'the epoch only rises');
+    return null;
+end
+$$;
+
 create or replace function trex._guard_quarantine()
 returns trigger
 language plpgsql

@@ -1,6 +1,6 @@
 -- The same row and the same key, with a fresh allowance. attempts stay exact and the fence keeps
--- rising, so a late worker of an earlier claim is still refused. Whether an unknown or a
--- conflict may be sent again is decided by resolve, not here.
+-- rising, so a late worker of an earlier claim is still refused. Whether an unknown, a conflict or
+-- an at_most_once message in doubt may be sent again is decided by resolve, not here.
 create or replace function trex.redrive(
     p_instance_key text,
     p_message_ids bigint[],
@@ -41,15 +41,16 @@ begin
         select
             i.message_id, d.parked,
             case
-                when m.known is null then 'not_found'
+                when m.effect_policy is null then 'not_found'
                 when d.message_id is null then 'delivered'
                 when d.parked is null then 'not_parked'
                 when d.parked in ('unknown', 'conflict') then 'needs_resolve'
+                when d.uncertain and m.effect_policy = 'at_most_once' then 'needs_resolve'
                 else 'redriven'
             end as status
         from unnest(p_message_ids) with ordinality i (message_id, ord)
         left join lateral (
-            select true as known
+            select w.effect_policy
             from trex.message w
             where w.instance_key = p_instance_key and w.message_id = i.message_id
             limit 1
@@ -90,8 +91,8 @@ comment on function trex.redrive(text, bigint[], text, text) is
 An abandoned one too: what went on without it isn''t called back.
 Arguments:
   p_message_ids: at most 1000, each once; p_actor: a key; p_reason: 1 to 1000 characters
-Returns: one row per message in the order given: status redriven, needs_resolve (unknown, conflict),
-  not_parked, delivered, not_found
+Returns: one row per message in the order given: status redriven, needs_resolve (unknown, conflict,
+  at_most_once and uncertain), not_parked, delivered, not_found
 Errors: TX400; TX503; TX403
 Locks: the lanes of the messages'' ordering keys, then the live rows of those keys and the messages,
   in id order

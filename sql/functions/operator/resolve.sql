@@ -1,7 +1,8 @@
 -- The only way out of unknown and conflict, and of doubt about a message refused for good:
 -- somebody looked at the ledger and says what is there, with evidence. A claim can't be open
 -- here, so nothing a worker reports can cross it. Abandon is for every parked message: without it
--- one that nobody will ever send would hold up its ordering key for ever.
+-- one that nobody will ever send would hold up its ordering key for ever. It says what is wanted,
+-- not what the ledger has, so it ends no doubt.
 create or replace function trex.resolve(
     p_instance_key text,
     p_message_id bigint,
@@ -81,14 +82,14 @@ begin
     );
     if p_resolution = 'resend' then
         update trex.delivery d
-        set parked = null, deferred_until = v_now, tries = 0, uncertain = false
+        set parked = null, abandoned = false, deferred_until = v_now, tries = 0, uncertain = false
         where d.instance_key = p_instance_key and d.message_id = p_message_id;
         perform trex._wake(v_instance, v_now);
         return row(p_message_id, v_row.fence, 'recorded', 'ready', false, v_now)::trex.recorded;
     end if;
     if p_resolution = 'abandon' then
         update trex.delivery d
-        set parked = 'permanent', uncertain = false, abandoned = true
+        set parked = 'permanent', abandoned = true
         where d.instance_key = p_instance_key and d.message_id = p_message_id;
         perform trex._open_skips(p_instance_key, array[p_message_id], array['permanent'], array['operator'], v_now);
         perform trex._free_keys(
@@ -126,7 +127,8 @@ Arguments:
   p_message_id: parked as unknown or conflict, or parked and uncertain; for abandon however parked
   p_resolution: delivered, the ledger has it; resend, the ledger doesn''t have it and shall get it,
     due now with a fresh allowance; abandon, it shall not get it: parked as permanent, and its
-    ordering key goes on without it, whatever on_parked says
+    ordering key goes on without it, whatever on_parked says; uncertain as it was, so delivered
+    and resend can still follow
   p_evidence: what was seen, 1 to 1000 characters; p_actor: a key; p_reason: 1 to 1000 characters
   p_reference: the ledger''s own reference, a key, only for delivered
 Returns: one recorded: status recorded, or already_recorded when it is delivered or abandoned

@@ -225,6 +225,24 @@ def test_invalid_arguments_are_named(trex: Trex) -> None:
     assert trex("pending").rows == []
 
 
+def test_a_refusal_says_what_is_allowed(trex: Trex) -> None:
+    done = trex("enqueue", "post", "k", "--payload", "1", "--account", "a", "--currency", "XYZ",
+                "--cash-delta", "1")  # fmt: skip
+    assert done.code == 2
+    assert "registered currency" in done.err
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_the_encoding_is_ours_whatever_the_environment_says(
+    trex: Trex, pg_db: Database, encoding: str
+) -> None:
+    dsn = f"{pg_db.dsn('app')} client_encoding={encoding}"
+    assert trex("enqueue", "post", "é", "--payload", '"é"', TREX_DSN=dsn).code == 0
+    (row,) = trex("pending", PGCLIENTENCODING=encoding).rows
+    assert row["idempotency_key"] == "é"
+    assert trex("migrate", "--dry-run", TREX_DSN=pg_db.dsn(), PGCLIENTENCODING=encoding).code == 0
+
+
 def test_other_exit_codes(trex: Trex, pg_db: Database, enqueued: Enqueue, nowhere: Trex) -> None:
     enqueued("k")
     done = trex("enqueue", "post", "k", "--payload", "1")

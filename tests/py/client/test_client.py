@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.numeric import FloatLoader
 
@@ -441,15 +442,33 @@ def test_other_factories_loaders_and_settings_do_not_matter(
     assert client.policy().lease_max == timedelta(minutes=15)
 
 
-def test_text_outside_the_client_encoding_is_refused(
-    shop: PostgresClient, connect: Connect
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_another_client_encoding_is_refused_before_anything_is_claimed(
+    shop: PostgresClient, connect: Connect, encoding: str, autocommit: bool
 ) -> None:
-    client = PostgresClient(connect(client_encoding="LATIN1"), "shop")
+    shop.enqueue("post", "k", {"a": "é"}, account="ä", currency="USD", cash_delta=1)
+    conn = connect(client_encoding=encoding)
+    conn.autocommit = autocommit
+    client = PostgresClient(conn, "shop")
+    calls: list[Callable[[], object]] = [
+        lambda: client.claim("w1"), client.policy, client.list_pending,
+        lambda: client.enqueue("post", "k2", {}),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(InvalidArgument, match="client_encoding") as info:
+            call()
+        assert_silent(info.value)
+        assert conn.info.transaction_status == TransactionStatus.IDLE
+    conn.autocommit = True
+    conn.execute("set client_encoding = 'UTF8'")
+    assert [claim.payload for claim in client.claim("w1")] == [{"a": "é"}]
+
+
+def test_a_hint_of_ours_is_shown_whole(shop: PostgresClient) -> None:
     with pytest.raises(InvalidArgument) as info:
-        client.enqueue("post", "k", {"a": "𝄞"})
-    assert_silent(info.value)
-    assert client.enqueue("post", "k", {"a": "é"}).status == "enqueued"
-    assert shop.claim("w1")[0].payload == {"a": "é"}
+        shop.claim("w1", limit=0)
+    assert str(info.value) == "invalid argument: limit: from 1 to 1000"
 
 
 def test_hot_calls_are_prepared_once_whatever_the_numbers(

@@ -193,11 +193,36 @@ def test_only_resolve_leaves_unknown_and_conflict(
         assert (skip["parked"], skip["reason"]) == ("permanent", "operator")
         again = shop.resolve(1, "abandon", evidence="again", **WHO)
         assert (again.status, again.state) == ("already_recorded", "permanent")
-        with pytest.raises(Forbidden):
-            shop.resolve(1, "resend", evidence="again", **WHO)
-        assert [o.status for o in shop.redrive([1], **WHO)] == ["redriven"]
+        if how == "conflict":
+            with pytest.raises(Forbidden):
+                shop.resolve(1, "resend", evidence="again", **WHO)
+            assert [o.status for o in shop.redrive([1], **WHO)] == ["redriven"]
+        else:
+            # Given up, and still in doubt: somebody must look before it is sent again.
+            (cash,) = shop.pending_cash_delta()
+            assert [cash.pending, cash.uncertain, cash.skipped] == [0, 1, 0]
+            assert [o.status for o in shop.redrive([1], **WHO)] == ["needs_resolve"]
+            assert shop.claim("w") == []
+            assert shop.resolve(1, "resend", evidence="looked", **WHO).state == "ready"
+            row = backend.row("delivery")
+            assert (row["abandoned"], row["uncertain"]) == (False, False)
+            assert len(shop.claim("w")) == 1
     audits = [(a["action"], a["message_id"], a["actor"]) for a in backend.rows("audit")]
     assert ("resolve", 1, "test") in audits
+
+
+@pytest.mark.criterion("ac-0034")
+@pytest.mark.parametrize("policy", ["idempotent", "lookup"])
+def test_an_abandoned_message_comes_back_as_uncertain_as_it_was(
+    backend: Backend, shop: Trex, policy: Any
+) -> None:
+    shop.enqueue("t", "k", {}, effect_policy=policy)
+    (claim,) = shop.claim("w")
+    assert shop.mark_unknown(1, claim.fence, park=True).state == "unknown"
+    shop.resolve(1, "abandon", evidence="order cancelled", **WHO)
+    assert [row.uncertain for row in shop.list_parked()] == [True]
+    assert [o.status for o in shop.redrive([1], **WHO)] == ["redriven"]
+    assert [c.uncertain for c in shop.claim("w")] == [True]
 
 
 @pytest.mark.criterion("ac-0034")
@@ -225,7 +250,7 @@ def test_resolve_is_for_doubt_only_but_for_abandon(backend: Backend, shop: Trex)
     ("resolution", "state"),
     [("delivered", "delivered"), ("resend", "ready"), ("abandon", "permanent")],
 )
-def test_resolve_ends_the_doubt_about_a_message_refused_for_good(
+def test_evidence_ends_the_doubt_about_a_message_refused_for_good(
     backend: Backend, shop: Trex, resolution: Resolution, state: str
 ) -> None:
     """An attempt timed out, the next was refused: nobody knows of the first but an operator."""
@@ -238,7 +263,8 @@ def test_resolve_ends_the_doubt_about_a_message_refused_for_good(
     assert shop.status(message_id).uncertain
     assert shop.pending_cash_delta()[0].uncertain == 1
     assert shop.resolve(message_id, resolution, evidence="seen", **WHO).state == state
-    assert not shop.status(message_id).uncertain
-    assert [row.uncertain for row in shop.pending_cash_delta()] == (
-        [] if state == "delivered" else [0]
-    )
+    # What an operator wants says nothing of what the ledger has.
+    assert shop.status(message_id).uncertain is (resolution == "abandon")
+    assert [row.uncertain for row in shop.pending_cash_delta()] == {
+        "delivered": [], "resend": [0], "abandon": [1]
+    }[resolution]  # fmt: skip

@@ -532,6 +532,18 @@ def given_up(rig: Rig) -> None:
     rig.sound()
 
 
+def given_up_in_doubt(rig: Rig) -> None:
+    first, fence = rig.take("first", effect_policy="at_most_once")
+    rig.end("mark_unknown", first, fence)
+    why: dict[str, Any] = {"actor": "me", "reason": "why"}
+    rig.call("resolve", message_id=first, resolution="abandon", evidence="e", **why)
+    assert rig.row(first)["uncertain"], "certain without evidence"
+    rig.sound()
+    rows = rig.call("redrive", message_ids=[first], **why)
+    assert [row["status"] for row in rows] == ["needs_resolve"], "live, and in doubt"
+    rig.sound()
+
+
 def one_end_each(rig: Rig) -> None:
     rig.policy(max_attempts=2)
     message_id, fence = rig.take()
@@ -753,6 +765,7 @@ KILLS: dict[str, Callable[[Rig], None]] = {
         keys_of_two_instances,
         redrive,
         given_up,
+        given_up_in_doubt,
         one_end_each,
         lost_claim_changes_nothing,
         epoch,

@@ -338,9 +338,23 @@ MUTANTS: tuple[Mutant, ...] = (
     one(
         "abandon keeps its key blocked",
         "functions/operator/resolve.sql",
-        ", uncertain = false, abandoned = true",
-        ", uncertain = false",
+        "set parked = 'permanent', abandoned = true",
+        "set parked = 'permanent'",
         "given_up",
+    ),
+    one(
+        "abandon ends the doubt",
+        "functions/operator/resolve.sql",
+        "set parked = 'permanent', abandoned = true",
+        "set parked = 'permanent', abandoned = true, uncertain = false",
+        "given_up_in_doubt",
+    ),
+    one(
+        "redrive of an at_most_once message in doubt",
+        "functions/operator/redrive.sql",
+        "when d.uncertain and m.effect_policy = 'at_most_once' then",
+        "when false then",
+        "given_up_in_doubt",
     ),
     one(
         "redriven, and still abandoned",

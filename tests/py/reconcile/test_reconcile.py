@@ -368,6 +368,41 @@ def test_planted_drift_is_told_once(postgres, kind):
         _heal(postgres, shop)
 
 
+@pytest.mark.parametrize(
+    ("kind", "statement"),
+    [
+        ("orphan_row", "insert into trex.delivery (instance_key, message_id, box)"),
+        (
+            "fence_gap",
+            (
+                "insert into trex.outcome (fence, attempt, kind, state, reason, late, recorded_at,"
+                " instance_key, message_id)"
+            ),
+        ),
+    ],
+)
+def test_what_no_guard_refuses_is_found(postgres, kind, statement):
+    """A second life of a delivered message, and a second end of its fence: only the owner can."""
+    postgres.uncompared()
+    shop = postgres.register("shop")
+    shop.enqueue("pay", "k", {})
+    (claim,) = shop.claim("w")
+    shop.complete(1, claim.fence)
+    values = f"'{shop.instance_key}', 1"
+    if kind == "orphan_row":
+        postgres.admin.execute(f"{statement} values ({values}, 'outbox')")
+    else:
+        postgres.admin.execute(
+            f"{statement} values"
+            f" ({claim.fence}, 1, 'retry', 'ready', 'timeout', false, now(), {values})"
+        )
+    try:
+        _, (finding,) = found(shop)
+        assert (finding.type, finding.state) == (kind, "needs_review")
+    finally:
+        _heal(postgres, shop)
+
+
 def _heal(postgres, shop):
     """What was planted breaks the invariants that every test ends with."""
     tables = ("message", "delivery", "receipt", "outcome", "ledger_skip", "ledger_snapshot")

@@ -185,6 +185,16 @@ def _other_instances(_: Any) -> Any:
     return matched
 
 
+def _abandon_ends_doubt(resolve: Any) -> Any:
+    def certain(self: Any, message_id: int, resolution: Any, **rest: Any) -> Any:
+        done = resolve(self, message_id, resolution, **rest)
+        if resolution == "abandon":
+            self.db.delivery[self._instance_key, message_id].uncertain = False
+        return done
+
+    return certain
+
+
 def _tries_without_end(settle: Any) -> Any:
     def endless(kind: Any, policy: Any, uncertain: Any, sent: Any, tries: int, most: int,
                 *rest: Any) -> Any:  # fmt: skip
@@ -251,6 +261,7 @@ BUGS: dict[str, Bug] = {
     "record ignores the instance": _swap(MemoryKernel, "_matched", _other_instances),
     "retry ignores the allowance": _swap(memory, "_settle", _tries_without_end),
     "retry clears uncertain": _swap(memory, "_settle", _absent_clears_nothing),
+    "abandon ends the doubt": _swap(MemoryKernel, "resolve", _abandon_ends_doubt),
     "skip resolved by nobody": _swap(MemoryKernel, "_deliver", _skip_stays),
     "a retried row waits for ever": _swap(MemoryDatabase, "defer", _stranded),
     "purge touches facts": _swap(MemoryKernel, "purge", _purges_all),

@@ -17,7 +17,7 @@ where c.relnamespace = 'trex'::regnamespace and not t.tgisinternal and (t.tgtype
 -- Facts are guarded against all three.
 -- expect: no rows
 select f.name, e.bit
-from unnest(array['message', 'receipt', 'outcome', 'stale_report', 'audit', 'quarantine', 'delivery', 'ledger_snapshot']) f (name)
+from unnest(array['message', 'receipt', 'outcome', 'stale_report', 'audit', 'quarantine', 'delivery', 'ledger_snapshot', 'epoch']) f (name)
 cross join unnest(array[8, 16, 32]) e (bit)
 where not exists (
     select from pg_trigger t where t.tgrelid = ('trex.' || f.name)::regclass and t.tgtype & e.bit = e.bit and not t.tgisinternal
