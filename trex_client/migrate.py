@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 LOCK_KEYS: Final = (1953654136, 1)
 LOCK_WAIT: Final = 30.0
-STATEMENT_LOCK_TIMEOUT: Final = "2s"
+# Shorter than deadlock_timeout (1 s): where a migration and a business transaction wait for each
+# other, the migration gives up first.
+STATEMENT_LOCK_TIMEOUT: Final = "500ms"
 
 Progress: TypeAlias = "Callable[[str, int, int], None]"
 

@@ -1,6 +1,6 @@
 -- depends:
 set local role trex_owner;
-set local lock_timeout = '2s';
+set local lock_timeout = '500ms';
 set local search_path = pg_catalog, pg_temp;
 
 create schema if not exists trex;

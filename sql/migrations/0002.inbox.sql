@@ -1,6 +1,6 @@
 -- depends: 0001.kernel
 set local role trex_owner;
-set local lock_timeout = '2s';
+set local lock_timeout = '500ms';
 set local search_path = pg_catalog, pg_temp;
 
 -- What a provider sent, for ever: the raw bytes that were verified, and by which key. The work

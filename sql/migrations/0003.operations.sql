@@ -1,6 +1,6 @@
 -- depends: 0002.inbox
 set local role trex_owner;
-set local lock_timeout = '2s';
+set local lock_timeout = '500ms';
 set local search_path = pg_catalog, pg_temp;
 
 -- A machine is data: what was loaded, and the same as rows. A change is a new revision beside the

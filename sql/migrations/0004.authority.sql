@@ -1,6 +1,6 @@
 -- depends: 0003.operations
 set local role trex_owner;
-set local lock_timeout = '2s';
+set local lock_timeout = '500ms';
 set local search_path = pg_catalog, pg_temp;
 
 -- What was ordered: the other half of a grant. Written by the shop before the provider is asked.

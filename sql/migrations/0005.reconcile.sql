@@ -1,6 +1,6 @@
 -- depends: 0004.authority
 set local role trex_owner;
-set local lock_timeout = '2s';
+set local lock_timeout = '500ms';
 set local search_path = pg_catalog, pg_temp;
 
 -- One walk through all checks, a page at a time: where it is, and what it has seen.

@@ -66,7 +66,7 @@ def connector(
     Args:
         dsn: libpq connection string, `''` for libpq's variables.
         instance_key: checked here, before anything is connected.
-        prepare: False behind a pooler in transaction mode.
+        prepare: False prepares no statement; nor is one prepared where a pooler is found between.
 
     Raises:
         InvalidArgument: no instance key, or the connection string can't be read (it isn't shown).
@@ -94,9 +94,24 @@ def connector(
             client_encoding="UTF8",
             **options,
         )
+        if prepare and await _is_pooled(conn):
+            conn.prepare_threshold = None
         return Session(conn, AsyncPostgresClient(conn, instance_key))
 
     return connect
+
+
+async def _is_pooled(conn: psycopg.AsyncConnection[Any]) -> bool:
+    """Whether a pooler answered: it names a process that isn't the one that works.
+
+    On another client's server connection our name of a statement may mean a statement of theirs.
+    """
+    try:
+        cursor = await conn.execute("select pg_catalog.pg_backend_pid()", prepare=False)
+        return await cursor.fetchone() != (conn.info.backend_pid,)
+    except BaseException:
+        conn.pgconn.finish()
+        raise
 
 
 class Link:

@@ -11,7 +11,14 @@ import pytest
 
 from tests.py.authority.world import ACCOUNT, grant
 from tests.support.backends import WHO
-from trex_client.errors import EndedOtherwise, Forbidden, InvalidArgument, KeyReused, NotFound
+from trex_client.errors import (
+    DatabaseError,
+    EndedOtherwise,
+    Forbidden,
+    InvalidArgument,
+    KeyReused,
+    NotFound,
+)
 
 pytestmark = pytest.mark.criterion("ac-0059")
 
@@ -308,4 +315,25 @@ def test_rights_and_counters_are_guarded(postgres):
                 postgres.admin.execute(statement)
             postgres.admin.execute("reset session_replication_role")
             assert code is None or caught.value.sqlstate == code, statement
+    assert_counters_are_the_fold(postgres)
+
+
+def test_l3_a_counter_that_cant_be_written_is_an_error_and_no_use(postgres):
+    """Neither swallowed nor counted: the use itself is undone, and told as failed."""
+    postgres.uncompared()
+    shop = postgres.register("shop")
+    licence = grant(postgres, shop)
+    issue(shop, licence, 1)
+    before = postgres.dump()
+    postgres.admin.execute("alter table trex.usage_counter rename to counter_gone")
+    try:
+        with pytest.raises(DatabaseError):
+            shop.execute_licence("cap_1", "buy_1", "use_1")
+        report = shop.reconcile(actor="t", reason="t")
+        assert (report.state, report.failed_check) == ("failed", "licences")
+    finally:
+        postgres.admin.execute("alter table trex.counter_gone rename to usage_counter")
+    after = postgres.dump()
+    assert {name for name in after if after[name] != before[name]} == {"audit", "reconcile_run"}
+    assert shop.execute_licence("cap_1", "buy_1", "use_1").total == 1
     assert_counters_are_the_fold(postgres)

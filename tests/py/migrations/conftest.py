@@ -19,6 +19,8 @@ from psycopg.conninfo import conninfo_to_dict
 from trex_client import migrate as m
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.databases import Database, Server
 
 MIGRATOR = "trex_test_migrator"
@@ -48,7 +50,7 @@ class Tree:
     def last(self) -> str:
         return max(p.stem for p in (self.root / "migrations").glob("*.sql"))
 
-    def add(self, what: str, body: str, *, number: int | None = None, lock_timeout="2s") -> str:
+    def add(self, what: str, body: str, *, number: int | None = None, lock_timeout="500ms") -> str:
         """Write one more migration; return its name."""
         last = self.last
         name = f"{number or int(last[:4]) + 1:04d}.{what}"
@@ -148,3 +150,11 @@ def ready_db(empty_db: Database) -> Database:
     """An empty database whose DBA has run roles.sql for MIGRATOR."""
     make_migrator(empty_db)
     return empty_db
+
+
+@pytest.fixture
+def second_db(new_db: Callable[..., Database], pg_server: Server) -> Database:
+    """Another one like `ready_db`."""
+    database = new_db(pg_server.version, migrated=False)
+    make_migrator(database)
+    return database

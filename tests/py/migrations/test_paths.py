@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.py.migrations.conftest import MIGRATOR, make_migrator
+from tests.py.migrations.conftest import MIGRATOR
 from trex_client import migrate as m
 
 pytestmark = pytest.mark.criterion("ac-0029", "ac-0037")
@@ -37,13 +37,6 @@ LATER = """
 alter table trex.quarantine add column later text not null default 'x';
 create index later_idx on trex.quarantine (later);
 """
-
-
-@pytest.fixture
-def second_db(new_db, pg_server):
-    database = new_db(pg_server.version, migrated=False)
-    make_migrator(database)
-    return database
 
 
 @pytest.mark.parametrize("path", ["psql", "yoyo"])

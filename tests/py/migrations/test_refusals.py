@@ -204,9 +204,7 @@ def test_a_failing_function_leaves_all_functions_as_they_were(ready_db, tree, to
 @pytest.mark.case("N5")
 def test_a_lock_on_a_table_fails_fast_and_blocks_nobody_for_ever(ready_db, tree, tools):
     by_python(ready_db, tools, tree.root)
-    name = tree.add(
-        "later", "alter table trex.quarantine add column later int;", lock_timeout="500ms"
-    )
+    name = tree.add("later", "alter table trex.quarantine add column later int;")
     m.refresh(root=tree.root)
     reader = ready_db.connect(autocommit=False)
     reader.execute("select count(*) from trex.quarantine")
