@@ -9,6 +9,7 @@ import pytest
 from pytest_postgresql import factories
 
 from tests.support import canaries, criteria
+from tests.support.counts import scale
 from tests.support.databases import (
     Database,
     Server,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 SPECS = server_specs()
 VERSIONS = [spec.version for spec in SPECS]
+# For what is slow: the newest in CI, all of them in `make prove`.
+SOME_VERSIONS = VERSIONS if scale("ALL_VERSIONS", 0) else VERSIONS[:1]
 
 
 def _define_server(spec: ServerSpec) -> None:
@@ -107,17 +110,19 @@ def empty_db(pg_server: Server, new_db: Callable[..., Database]) -> Database:
     return new_db(pg_server.version, migrated=False)
 
 
-@pytest.fixture
-def private_server() -> Iterator[Callable[..., Server]]:
+@pytest.fixture(params=SOME_VERSIONS, ids=lambda v: f"pg{v}")
+def private_server(request: pytest.FixtureRequest) -> Iterator[Callable[..., Server]]:
     """Start a server that the test may stop, kill and restart: `private_server(15, fsync="on")`.
 
-    It has neither roles nor schema: `server.create_database()`, then `server.load_schema(dbname)`.
+    None is the version that the test runs for: the newest, and the others with
+    `TREX_ALL_VERSIONS=1`. It has neither roles nor schema: `server.create_database()`, then
+    `server.load_schema(dbname)`.
     """
     started: list[Server] = []
     by_version = {spec.version: spec for spec in SPECS}
 
     def start(version: int | None = None, **settings: str) -> Server:
-        binaries = by_version[version or VERSIONS[0]].binaries
+        binaries = by_version[version or request.param].binaries
         if binaries is None:
             pytest.skip("this test needs a server of its own")
         server = start_server(binaries, settings)

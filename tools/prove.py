@@ -48,6 +48,7 @@ class Harness:
         unit: the counter that its size is told in.
         tests: for pytest; none runs `direct`.
         full, quick: the environment variables that set its size.
+        seed: the one that takes the seed of the run, so that each run tries others.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Harness:
     tests: tuple[str, ...] = ()
     full: Mapping[str, int] = field(default_factory=dict)
     quick: Mapping[str, int] = field(default_factory=dict)
+    seed: str = ""
 
 
 HARNESSES = (
@@ -76,6 +78,7 @@ HARNESSES = (
     Harness(
         "parity", "the same random calls on the model and on every server, all tables compared",
         "steps", ("tests/py/parity",), {"PARITY_HISTORIES": 5_000}, {"PARITY_HISTORIES": 8},
+        seed="PARITY_SEED",
     ),
     Harness(
         "interleavings", "orders of the steps of small programs on real servers", "schedules",
@@ -88,12 +91,13 @@ HARNESSES = (
     ),
     Harness(
         "daemons", "daemons killed, stopped and cut off under load", "kills",
-        ("tests/py/faults",),
+        ("tests/py/faults",), {"ALL_VERSIONS": 1}, {"ALL_VERSIONS": 1},
     ),
     Harness(
         "lost servers", "failovers with and without loss, restored backups, crashes without"
         " synchronous commit", "failovers", ("tests/py/failover/test_lost_servers.py",),
-        {"FAILOVER_ROUNDS": 100, "CRASH_ROUNDS": 50}, {"FAILOVER_ROUNDS": 1, "CRASH_ROUNDS": 2},
+        {"FAILOVER_ROUNDS": 100, "CRASH_ROUNDS": 50, "ALL_VERSIONS": 1},
+        {"FAILOVER_ROUNDS": 1, "CRASH_ROUNDS": 2, "ALL_VERSIONS": 1},
     ),
     Harness(
         "wire cuts", "the connection cut at every wire message", "cuts",
@@ -101,16 +105,24 @@ HARNESSES = (
     ),
     Harness(
         "full disks", "the disk of the tables or of the WAL is full", "fillings",
-        ("tests/py/failover/test_full_disk.py",), {"DISK_ROUNDS": 20}, {"DISK_ROUNDS": 1},
+        ("tests/py/failover/test_full_disk.py",), {"DISK_ROUNDS": 20, "ALL_VERSIONS": 1},
+        {"DISK_ROUNDS": 1, "ALL_VERSIONS": 1},
     ),
     Harness(
         "timeouts", "statement_timeout swept over calls; workers frozen in a transaction", "calls",
-        ("tests/py/failover/test_timeouts.py",), {"TIMEOUT_ROUNDS": 5_000, "FROZEN_ROUNDS": 500},
-        {"TIMEOUT_ROUNDS": 40, "FROZEN_ROUNDS": 3},
+        ("tests/py/failover/test_timeouts.py",),
+        {"TIMEOUT_ROUNDS": 5_000, "FROZEN_ROUNDS": 500, "ALL_VERSIONS": 1},
+        {"TIMEOUT_ROUNDS": 40, "FROZEN_ROUNDS": 3, "ALL_VERSIONS": 1},
     ),
     Harness(
         "mutants", "faults planted in the SQL, each found by a test", "mutants",
-        ("tests/py/mutants",),
+        ("tests/py/mutants/test_mutants.py",), {"ALL_VERSIONS": 1}, {"ALL_VERSIONS": 1},
+    ),
+    Harness(
+        "python mutants", "small faults in the Python core, found by its tests", "mutants",
+        ("tests/py/mutants/test_python_mutants.py",),
+        {"PYTHON_MUTANTS": 3_000, "PYTHON_REPORT": 1}, {"PYTHON_MUTANTS": 60},
+        seed="PYTHON_SEED",
     ),
 )  # fmt: skip
 
@@ -126,6 +138,7 @@ class Result:
     tests: int = 0
     skipped: int = 0
     failures: list[str] = field(default_factory=list)
+    rate: str = ""
 
     @property
     def size(self) -> int:
@@ -144,7 +157,11 @@ def simulate(settings: Settings, tell: Callable[[str], None]) -> Result:
     if outcome.failure is not None:
         failures.append(f"{outcome.failure.text}: trex simulate --seed {outcome.failure.seed} -n 1")
     failures += [f"too few: {name}" for name in outcome.missing()]
-    return Result(HARNESSES[0], not failures, outcome.seconds, counts, failures=failures)
+    rate = (
+        f"{outcome.histories / outcome.seconds:,.0f} histories a second,"
+        f" {outcome.histories / outcome.cpu_seconds:,.0f} a second and core"
+    )
+    return Result(HARNESSES[0], not failures, outcome.seconds, counts, failures=failures, rate=rate)
 
 
 def pytest(
@@ -248,7 +265,7 @@ def bars(title: str, rows: list[tuple[str, float, str]]) -> str:
     return "\n".join([*out, "</svg>", ""])
 
 
-def report(results: list[Result], *, quick: bool, seconds: float) -> str:
+def report(results: list[Result], *, quick: bool, seconds: float, seed: int) -> str:
     """Write the plots and return the text of the report."""
     OUT.mkdir(parents=True, exist_ok=True)
     counts = {result.harness.name: result.counts for result in results}
@@ -302,12 +319,16 @@ def report(results: list[Result], *, quick: bool, seconds: float) -> str:
     for r in results:
         lines += [f"\n{r.harness.name} failed:\n"] if r.failures else []
         lines += [f"- `{failure[:160]}`" for failure in r.failures[:20]]
+    lines += [
+        "",
+        f"First seed: {seed}. [Faults found](../proof.md#faults-found) so far, and their cures.",
+    ]
     lines += ["", "![how much](size.svg)", "", "![time](time.svg)", "", "![events](events.svg)"]
     lines += ["", "## What each has seen", ""]
     for r in results:
         if r.counts:
             seen = ", ".join(f"{name} {count:,}" for name, count in sorted(r.counts.items()))
-            lines += [f"**{r.harness.name}**: {seen}", ""]
+            lines += [f"**{r.harness.name}**: {f'{r.rate}; ' if r.rate else ''}{seen}", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -354,7 +375,7 @@ def main(arguments: list[str]) -> int:
             console.print(_line(result), highlight=False)
     seconds = time.monotonic() - started
     if not options.only:
-        text = report(results, quick=options.quick, seconds=seconds)
+        text = report(results, quick=options.quick, seconds=seconds, seed=options.seed)
         (OUT / "report.md").write_text(text, encoding="utf-8")
         console.print(f"Written: {(OUT / 'report.md').relative_to(ROOT)}")
     return 0 if all(result.good for result in results) else 1
@@ -367,6 +388,8 @@ def _run(harness: Harness, options: Any, tell: Callable[[str], None]) -> Result:
     if not harness.tests:
         histories = sizes["SIMULATE_HISTORIES"]
         return simulate(Settings(histories, seed=options.seed, jobs=options.jobs), tell)
+    if harness.seed:
+        sizes[harness.seed] = options.seed
     return pytest(harness, sizes, options.jobs, tell)
 
 

@@ -356,3 +356,11 @@ def test_leases_of_every_state_of_a_message(backend: Backend, shop: Trex) -> Non
     shop.mark_unknown(6, c[6].fence, park=True)
     backend.advance(timedelta(days=400))
     assert ids(shop.claim("w", 20)) == [7, 8]
+
+
+def test_due_messages_alone_fill_a_claim_and_no_more(backend: Backend, shop: Trex) -> None:
+    for key in "abcde":
+        shop.enqueue("t", key, {}, delay=timedelta(seconds=1))
+    backend.advance(2)
+    assert [c.idempotency_key for c in shop.claim("w", 2)] == ["a", "b"]
+    assert [c.idempotency_key for c in shop.claim("w", 2)] == ["c", "d"]

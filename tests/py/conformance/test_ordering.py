@@ -42,6 +42,20 @@ def test_further_rounds_of_a_claim_take_only_what_is_left_of_its_limit(
     assert backend.row("delivery", deferred_until="infinity")["message_id"] == 3
 
 
+def test_a_parked_message_that_blocks_its_key_lets_none_go_on(backend: Backend) -> None:
+    shop = backend.register("blocked", max_attempts=3, on_parked="block")
+    lane(shop, "a", 2)
+    (first,) = shop.claim("w", 5)
+    assert shop.claim("w", 5) == []
+    assert shop.retry(1, first.fence).state == "deferred"
+    assert shop.status(2).state == "waiting"
+    backend.advance(3600)
+    (first,) = shop.claim("w", 5)
+    assert shop.dead_letter(1, first.fence).state == "dead_letter"
+    assert shop.status(2).state == "waiting"
+    assert shop.claim("w", 5) == []
+
+
 def test_one_in_flight_per_key_in_order(backend: Backend, shop: Trex) -> None:
     lane(shop, "a", 4)
     lane(shop, "b", 2)

@@ -413,3 +413,13 @@ def test_a_delivered_message_is_never_sent_again(backend: Backend, shop: Trex) -
     assert shop.list_pending(include_parked=True) == []
     assert shop.enqueue("t", "one", {}, correlation_id="c").status == "duplicate"
     assert shop.claim("w", 9) == []
+
+
+def test_a_fence_that_was_never_given_is_no_evidence(backend: Backend, shop: Trex) -> None:
+    shop.enqueue("t", "k", {})
+    (claim,) = shop.claim("w")
+    shop.complete(1, claim.fence)
+    unknown = claim.fence + 1000
+    assert shop.record([Report(1, unknown, "completed")])[0].status == "claim_lost"
+    assert shop.report_stale(1, unknown, "completed") is False
+    assert backend.rows("stale_report") == []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from tests.conftest import SOME_VERSIONS
 from tests.py.failover.clusters import KEY, WHO, until
 from tests.support.counts import emit, scale
 from tests.support.invariants import violations
@@ -47,11 +48,12 @@ def enqueue(client: PostgresClient, name: str, number: int) -> None:
 
 
 @pytest.mark.criterion("ac-0053")
+@pytest.mark.parametrize("version", SOME_VERSIONS)
 @pytest.mark.parametrize("what", ["claim", "complete", "retry", "exchange"])
-def test_a_timeout_swept_over_a_call(new_db: Any, what: str) -> None:
+def test_a_timeout_swept_over_a_call(new_db: Any, what: str, version: int) -> None:
     """All or nothing, wherever `statement_timeout` strikes."""
     started = time.monotonic()
-    database: Database = new_db()
+    database: Database = new_db(version)
     client = shop(database)
     enqueue(client, "k", BATCH)
     worker = database.connect("worker")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import VERSIONS
+from tests.conftest import SOME_VERSIONS
 from tests.py.mutants.kills import KILLS, Rig
 from tests.py.mutants.mutants import CANT_APPLY, MUTANTS
 from tests.py.mutants.run import REPORT, find, kill, patched
@@ -28,15 +28,19 @@ def test_the_true_schema_passes(pg_db: Database) -> None:
         function(Rig(pg_db, admin))
 
 
+@pytest.mark.parametrize("version", SOME_VERSIONS)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_mutant_is_found(request: pytest.FixtureRequest, mutant: Any) -> None:
-    server: Server = request.getfixturevalue(f"server_{VERSIONS[0]}")
-    template = request.getfixturevalue(f"template_{VERSIONS[0]}").template_dbname
+def test_mutant_is_found(request: pytest.FixtureRequest, mutant: Any, version: int) -> None:
+    server: Server = request.getfixturevalue(f"server_{version}")
+    template = request.getfixturevalue(f"template_{version}").template_dbname
     started = time.monotonic()
     death = kill(server, template, mutant)
     assert death, f"{mutant.name} lives: {mutant.kills} found nothing"
     seconds = time.monotonic() - started
-    emit("mutants", {"mutants": 1}, seconds=seconds, mutant=mutant.name, found_by=death.kill)
+    emit(
+        "mutants", {"mutants": 1}, seconds=seconds, mutant=mutant.name, found_by=death.kill,
+        version=version,
+    )  # fmt: skip
 
 
 def test_every_kill_is_needed() -> None:

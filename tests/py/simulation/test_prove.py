@@ -21,7 +21,7 @@ def test_the_tests_of_a_harness_exist(harness: prove.Harness) -> None:
         assert (prove.ROOT / path).exists()
         if function:
             assert f"def {function}(" in (prove.ROOT / path).read_text(encoding="utf-8")
-    for name in {*harness.full, *harness.quick}:
+    for name in {*harness.full, *harness.quick, harness.seed} - {""}:
         found = [
             path
             for path in (prove.ROOT / "tests").rglob("*.py")
@@ -50,12 +50,14 @@ def test_the_report_tells_what_failed(tmp_path: Path, monkeypatch: pytest.Monkey
         ],
         quick=True,
         seconds=90.0,
+        seed=4711,
     )
     assert "NOT every harness passed" in text
     assert "| 1,000 histories |" in text
     assert "| **failed** |" in text
     assert "FAILED tests/x.py::test_y" in text
     assert "claims 7" in text
+    assert "seed: 4711" in text
     for name in ("size", "time", "events"):
         svg = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
         assert ElementTree.fromstring(svg).tag.endswith("svg")  # our own text

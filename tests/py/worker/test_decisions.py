@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -25,10 +24,10 @@ from trex_client.adapters.base import (
     Unknown,
 )
 from trex_client.model import Report
-from trex_client.telemetry import Telemetry
+from trex_client.telemetry import Alert, Event
 from trex_client.testing import make_claim
 from trex_client.worker import AdapterProcessor, Held, Runtime
-from trex_client.worker.plans import Plan
+from trex_client.worker.plans import Once, Plan
 
 pytestmark = pytest.mark.criterion("ac-0047")
 SECOND = timedelta(seconds=1)
@@ -97,13 +96,36 @@ class Sink(BaseAdapter):
         return answer
 
 
-def decide(sink: Sink, *, desk: Desk | None = None, now: float = 100.0, **claim: Any) -> Report:
+class Told:
+    """Telemetry that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[Any, ...]] = []
+
+    def event(self, event: Event, level: str, *, reason: str) -> None:
+        self.all.append((event, level, reason))
+
+    def alert(self, alert: Alert, *, reason: str) -> None:
+        self.all.append((alert, reason))
+
+
+FAILED = [
+    (Event.ADAPTER_FAILED, "error", "adapter_error"), (Alert.ADAPTER_FAILED, "adapter_error"),
+]  # fmt: skip
+
+
+def processor(sink: Sink, told: Told | None = None, now: float = 100.0) -> AdapterProcessor:
+    telemetry: Any = told or Told()
+    return AdapterProcessor("shop", sink, telemetry, Runtime(monotonic=lambda: now))
+
+
+def decide(
+    sink: Sink, *, desk: Desk | None = None, now: float = 100.0, told: Told | None = None,
+    **claim: Any,
+) -> Report:  # fmt: skip
     """The report for one claim that came at 0.0, decided at `now`."""
-    telemetry = Telemetry("shop", level="error", stream=io.StringIO())
-    runtime = Runtime(monotonic=lambda: now)
-    processor = AdapterProcessor("shop", sink, telemetry, runtime)
     held = Held(make_claim(**claim), received=0.0, deadline=1000.0)
-    report: Report = asyncio.run(processor.process(held, desk or Desk()))
+    report: Report = asyncio.run(processor(sink, told, now).process(held, desk or Desk()))
     return report
 
 
@@ -137,6 +159,46 @@ def said(report: Report) -> tuple[Any, ...]:
 )
 def test_a_first_attempt(answer: Any, told: tuple[Any, ...]) -> None:
     assert said(decide(Sink(answer))) == told
+
+
+def test_a_faulty_adapter_is_told() -> None:
+    for answer in (RuntimeError(), "nonsense"):
+        told = Told()
+        decide(Sink(answer), told=told)
+        assert told.all == FAILED
+    told = Told()
+    decide(Sink(Retryable("timeout")), told=told)
+    assert told.all == []
+
+    class Stuck(Sink):
+        async def close(self) -> None:
+            raise RuntimeError
+
+    asyncio.run(processor(Stuck(), told).close())
+    assert told.all == [(Event.ADAPTER_FAILED, "warning", "adapter_error")]
+
+
+@pytest.mark.parametrize("uncertain", [False, True], ids=["sending", "asking"])
+def test_a_cancelled_delivery_reports_nothing(uncertain: bool) -> None:
+    class Slow(Sink):
+        async def deliver(self, claim: Any, context: Any) -> Any:
+            await context.sending()
+            await asyncio.Event().wait()
+
+        async def lookup(self, wire_key: str) -> Any:
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        held = Held(make_claim(uncertain=uncertain), received=0.0, deadline=1000.0)
+        told = Told()
+        task = asyncio.create_task(processor(Slow(can_lookup=True), told).process(held, Desk()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert told.all == []
+
+    asyncio.run(run())
 
 
 def test_a_failure_before_anything_left_is_no_doubt() -> None:
@@ -176,7 +238,8 @@ def test_who_confirmed_it() -> None:
     ("reference", "kept"),
     [
         ("x", "x"), ("x" * 255, "x" * 255), ("x" * 256, None), ("", None), (" x", None),
-        ("x\u2003", None), ("a\nb", None), ("a\x7f", None), ("a\x9f", None), ("a\xa1", "a\xa1"),
+        ("x\u2003", None), ("a\nb", None),
+        ("a b", "a b"), ("a\x1f", None), ("a\x7f", None), ("a\x9f", None), ("a\xa1", "a\xa1"),
         ("a~", "a~"), ("\ud800", None), ("a\udfff", None), ("a\ue000", "a\ue000"), (5, None),
     ],
 )  # fmt: skip
@@ -197,6 +260,8 @@ def test_a_balance_that_cannot_be_stored_is_left_out(
 ) -> None:
     report = decide(Sink(Delivered("r", Snapshot(balance, version))), amount=Decimal(1))
     assert report.result == "completed"
+    junk: Any = "no snapshot"
+    assert decide(Sink(Delivered("r", junk)), amount=Decimal(1)).version is None
     assert (report.version is not None) == kept
     assert (report.balance is not None) == kept
 
@@ -215,6 +280,11 @@ def test_after_doubt_the_sink_is_asked_before_it_is_called() -> None:
         sink = Sink(found=[answer], can_lookup=True, policy="lookup")
         report = decide(sink, uncertain=True, effect_policy="lookup")
         assert (said(report), sink.calls) == (("unknown", reason, False, False), 0)
+
+
+def test_in_progress_is_no_absence() -> None:
+    report = decide(Sink(Retryable("in_progress", absent=True)), uncertain=True)
+    assert said(report) == ("retry", "in_progress", False, False)
 
 
 def test_absence_counts_after_the_window_only() -> None:
@@ -302,3 +372,16 @@ def test_a_message_that_is_sent_once_is_marked_once_before() -> None:
 def test_a_plan_that_is_over_claims_nothing() -> None:
     assert Plan().room(3) == 3
     assert Plan(over=True).room(3) == 0
+
+
+def test_a_run_ends_at_its_limit_and_after_all_that_is_old() -> None:
+    claim = make_claim()
+    run = Once(limit=2)
+    assert run.take([claim], swept=False, now=0.0) == ([claim], [])
+    assert (run.over, run.room(9)) == (False, 1)
+    run.take([claim], swept=False, now=0.0)
+    assert (run.over, run.room(9)) == (True, 0)
+    for until, over in ((claim.enqueued_at, False), (claim.enqueued_at - SECOND, True)):
+        run = Once(until=until)
+        run.take([claim], swept=True, now=0.0)
+        assert (run.over, run.sweep_next) == (over, over)
