@@ -111,3 +111,55 @@ begin
     return null;
 end
 $$;
+
+-- The CHECKs of delivery and receipt. They name nothing outside pg_catalog, so a restore may run
+-- them before anything else is there.
+create or replace function trex._delivery_holds(
+    p_parked text,
+    p_deferred_until timestamptz,
+    p_lease_until timestamptz,
+    p_worker text,
+    p_fence bigint,
+    p_attempts integer,
+    p_tries integer,
+    p_abandoned boolean
+)
+returns boolean
+language plpgsql
+immutable
+parallel safe
+security invoker
+as $$
+begin
+    return (
+        p_parked is null
+        or (
+            p_parked in ('dead_letter', 'permanent', 'conflict', 'unknown')
+            and p_lease_until is null and p_deferred_until is not distinct from 'infinity'
+        )
+    )
+    and (p_lease_until is null) = (p_worker is null)
+    and (p_lease_until is null or p_fence > 0)
+    and p_tries between 0 and p_attempts
+    and (p_attempts = 0) = (p_fence = 0)
+    and (not p_abandoned or p_parked is not distinct from 'permanent');
+end
+$$;
+
+create or replace function trex._receipt_holds(
+    p_fence bigint, p_attempt integer, p_confirmed_by text
+)
+returns boolean
+language plpgsql
+immutable
+parallel safe
+security invoker
+as $$
+begin
+    return (
+        p_fence > 0 and p_attempt > 0
+        and p_confirmed_by in ('answer', 'lookup', 'same_key', 'handler', 'operator')
+    )
+    or (p_fence = 0 and p_attempt = 0 and p_confirmed_by = 'operator');
+end
+$$;

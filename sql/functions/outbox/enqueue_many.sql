@@ -27,7 +27,9 @@ declare
     v_count integer := cardinality(p_topics);
     v_index bigint;
     v_hint text;
+    v_digests bytea[];
     v_ids bigint[];
+    v_new integer;
     v_now timestamptz;
     v_statuses text[];
 begin
@@ -43,22 +45,27 @@ begin
     then
         perform trex._raise('TX400', 'movements: at most 10000, in arrays of the same length');
     end if;
-    select i.ord, k.hint into v_index, v_hint
+    select min(i.ord) into v_index
     from unnest(
-        p_topics, p_idempotency_keys, p_payloads, p_accounts, p_currencies, p_cash_deltas, p_correlation_ids,
-        p_ordering_keys, p_effect_policies, p_delays
+        p_topics, p_idempotency_keys, p_payloads, p_accounts, p_currencies, p_cash_deltas,
+        p_correlation_ids, p_ordering_keys, p_effect_policies, p_delays
     ) with ordinality i (
-        topic, idempotency_key, payload, account, currency, cash_delta, correlation_id, ordering_key, effect_policy,
-        delay, ord
+        topic, idempotency_key, payload, account, currency, cash_delta, correlation_id,
+        ordering_key, effect_policy, delay, ord
     )
-    cross join lateral trex._check_movement(
-        i.topic, i.idempotency_key, i.payload, i.account, i.currency, i.cash_delta, i.correlation_id, i.ordering_key,
-        coalesce(i.effect_policy, 'idempotent'), i.delay
-    ) k (hint)
-    where k.hint is not null
-    order by i.ord
-    limit 1;
-    if found then
+    left join trex.currency c on c.currency = i.currency
+    where trex._movement_hint(
+        i.topic, i.idempotency_key, i.payload, i.account, i.currency, i.cash_delta,
+        i.correlation_id, i.ordering_key, coalesce(i.effect_policy, 'idempotent'), i.delay,
+        c.exponent
+    ) is not null;
+    if v_index is not null then
+        v_hint := trex._check_movement(
+            p_topics[v_index], p_idempotency_keys[v_index], p_payloads[v_index],
+            p_accounts[v_index], p_currencies[v_index], p_cash_deltas[v_index],
+            p_correlation_ids[v_index], p_ordering_keys[v_index],
+            coalesce(p_effect_policies[v_index], 'idempotent'), p_delays[v_index]
+        );
         perform trex._raise('TX400', 'movement ' || v_index || ': ' || v_hint);
     end if;
     if p_on_conflict is null or p_on_conflict not in ('raise', 'report') then
@@ -66,13 +73,19 @@ begin
     end if;
     perform trex._durable();
     v_instance := trex._enter(p_instance_key);
-    select i.ord into v_index
-    from unnest(p_payloads) with ordinality i (payload, ord)
-    where octet_length(i.payload::text) > v_instance.payload_max
-    order by i.ord
-    limit 1;
-    if found then
-        perform trex._raise('TX400', 'movement ' || v_index || ': payload: longer than the instance allows');
+    select
+        array_agg(sha256(convert_to(i.payload, 'UTF8')) order by i.ord),
+        min(i.ord) filter (where octet_length(i.payload) > v_instance.payload_max)
+    into v_digests, v_index
+    from (
+        select u.payload::text as payload, u.ord
+        from unnest(p_payloads) with ordinality u (payload, ord)
+        offset 0
+    ) i;
+    if v_index is not null then
+        perform trex._raise(
+            'TX400', 'movement ' || v_index || ': payload: longer than the instance allows'
+        );
     end if;
     if v_count = 0 then
         return;
@@ -83,19 +96,19 @@ begin
 
     with m as (
         insert into trex.message (
-            instance_key, message_id, box, topic, idempotency_key, correlation_id, ordering_key, account, currency,
-            cash_delta, payload, digest, effect_policy, enqueued_at
+            instance_key, message_id, box, topic, idempotency_key, correlation_id, ordering_key,
+            account, currency, cash_delta, payload, digest, effect_policy, enqueued_at
         )
         select
-            p_instance_key, i.message_id, 'outbox', i.topic, i.idempotency_key, i.correlation_id, i.ordering_key,
-            i.account, i.currency, round(i.cash_delta, c.exponent), i.payload,
-            sha256(convert_to(i.payload::text, 'UTF8')), coalesce(i.effect_policy, 'idempotent'), v_now
+            p_instance_key, i.message_id, 'outbox', i.topic, i.idempotency_key, i.correlation_id,
+            i.ordering_key, i.account, i.currency, round(i.cash_delta, c.exponent), i.payload,
+            i.digest, coalesce(i.effect_policy, 'idempotent'), v_now
         from unnest(
-            v_ids, p_topics, p_idempotency_keys, p_payloads, p_accounts, p_currencies, p_cash_deltas,
-            p_correlation_ids, p_ordering_keys, p_effect_policies
+            v_ids, p_topics, p_idempotency_keys, p_payloads, v_digests, p_accounts, p_currencies,
+            p_cash_deltas, p_correlation_ids, p_ordering_keys, p_effect_policies
         ) i (
-            message_id, topic, idempotency_key, payload, account, currency, cash_delta, correlation_id, ordering_key,
-            effect_policy
+            message_id, topic, idempotency_key, payload, digest, account, currency, cash_delta,
+            correlation_id, ordering_key, effect_policy
         )
         left join trex.currency c on c.currency = i.currency
         order by i.idempotency_key collate "C", i.message_id
@@ -104,18 +117,29 @@ begin
         returning message_id, ordering_key
     )
     insert into trex.delivery (instance_key, message_id, box, ordering_key, deferred_until)
-    select p_instance_key, m.message_id, 'outbox', m.ordering_key, v_now + trex._span(i.delay)
+    select
+        p_instance_key, m.message_id, 'outbox', m.ordering_key,
+        -- The ids rise, so a binary search tells which movement this is.
+        v_now + trex._span(p_delays[width_bucket(m.message_id, v_ids)])
     from m
-    join unnest(v_ids, p_delays) i (message_id, delay) on i.message_id = m.message_id
     order by m.message_id;
+    get diagnostics v_new = row_count;
+    if v_new > 0 then
+        perform trex._wake(v_instance, v_now);
+    end if;
+    if v_new = v_count then
+        return query select u.message_id, 'enqueued' from unnest(v_ids) u (message_id);
+        return;
+    end if;
 
-    select array_agg(q.message_id order by q.ord), array_agg(q.status order by q.ord) into v_ids, v_statuses
+    select array_agg(q.message_id order by q.ord), array_agg(q.status order by q.ord)
+    into v_ids, v_statuses
     from (
         select
             i.ord, m.message_id,
             case
                 when m.message_id = i.message_id then 'enqueued'
-                when m.topic = i.topic and m.digest = sha256(convert_to(i.payload::text, 'UTF8'))
+                when m.topic = i.topic and m.digest = i.digest
                     and m.effect_policy = coalesce(i.effect_policy, 'idempotent')
                     and m.correlation_id is not distinct from i.correlation_id
                     and m.ordering_key is not distinct from i.ordering_key
@@ -126,23 +150,26 @@ begin
                 else 'conflict'
             end as status
         from unnest(
-            v_ids, p_topics, p_idempotency_keys, p_payloads, p_accounts, p_currencies, p_cash_deltas,
+            v_ids, p_topics, p_idempotency_keys, v_digests, p_accounts, p_currencies, p_cash_deltas,
             p_correlation_ids, p_ordering_keys, p_effect_policies
         ) with ordinality i (
-            message_id, topic, idempotency_key, payload, account, currency, cash_delta, correlation_id, ordering_key,
-            effect_policy, ord
+            message_id, topic, idempotency_key, digest, account, currency, cash_delta,
+            correlation_id, ordering_key, effect_policy, ord
         )
-        join trex.message m
-            on m.instance_key = p_instance_key and m.box = 'outbox' and m.idempotency_key = i.idempotency_key
-        where m.idempotency_key = any(p_idempotency_keys)
+        cross join lateral (
+            select w.*
+            from trex.message w
+            where w.instance_key = p_instance_key and w.box = 'outbox'
+                and w.idempotency_key = i.idempotency_key
+            limit 1
+        ) m
     ) q;
     if p_on_conflict = 'raise' and 'conflict' = any(v_statuses) then
         perform trex._raise(
-            'TX422', 'movement ' || array_position(v_statuses, 'conflict') || ': another one has this idempotency_key'
+            'TX422',
+            'movement ' || array_position(v_statuses, 'conflict')
+            || ': another one has this idempotency_key'
         );
-    end if;
-    if 'enqueued' = any(v_statuses) then
-        perform trex._wake(v_instance, v_now);
     end if;
     return query select u.message_id, u.status from unnest(v_ids, v_statuses) u (message_id, status);
 end

@@ -42,6 +42,7 @@ declare
     v_tids tid[];
     v_count integer;
     v_now timestamptz;
+    v_recorded trex.recorded;
 begin
     v_hint := trex._claim_hint(
         p_instance_key, p_worker, p_limit, p_lease, p_box, null, p_after
@@ -74,15 +75,29 @@ begin
         v_lease := trex._span(p_lease);
     end if;
     v_now := trex._now();
-    return query
-    select
-        r.status, r.state, r.late, r.due_at, r.message_id, r.fence, null::integer, null::integer,
-        null::timestamptz, null::boolean, null::text, null::text, null::text, null::text, null::text,
-        null::text, null::text, null::numeric, null::jsonb, null::text, null::timestamptz
-    from trex._record(
-        v_instance, p_message_ids, p_fences, p_results, p_reasons, p_delays, p_absent, p_park,
-        p_confirmed_by, p_references, p_balances, p_versions, v_now
-    ) r;
+    if p_results = '{completed}' or p_results = '{duplicate}' then
+        v_recorded := trex._deliver_one(
+            p_instance_key, p_message_ids[1], p_fences[1], p_results[1], p_confirmed_by[1],
+            p_references[1], p_balances[1], p_versions[1], v_now
+        );
+    end if;
+    if v_recorded.status is not null then
+        return next (
+            v_recorded.status, v_recorded.state, v_recorded.late, v_recorded.due_at,
+            v_recorded.message_id, v_recorded.fence, null, null, null, null, null, null, null, null,
+            null, null, null, null, null, null, null
+        )::trex.exchanged;
+    elsif p_message_ids <> '{}' then
+        return query
+        select
+            r.status, r.state, r.late, r.due_at, r.message_id, r.fence, null::integer, null::integer,
+            null::timestamptz, null::boolean, null::text, null::text, null::text, null::text, null::text,
+            null::text, null::text, null::numeric, null::jsonb, null::text, null::timestamptz
+        from trex._record(
+            v_instance, p_message_ids, p_fences, p_results, p_reasons, p_delays, p_absent, p_park,
+            p_confirmed_by, p_references, p_balances, p_versions, v_now
+        ) r;
+    end if;
     if v_instance.paused then
         return;
     end if;

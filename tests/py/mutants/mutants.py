@@ -31,6 +31,7 @@ def one(name: str, file: str, old: str, new: str, *kills: str) -> Mutant:
 
 
 RECORD = "functions/internal/_record.sql"
+DELIVER_ONE = "functions/internal/_deliver_one.sql"
 TAKE = "functions/internal/_take.sql"
 SIFT = "functions/internal/_sift.sql"
 SETTLE = "functions/internal/_settle.sql"
@@ -55,6 +56,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "d.fence = i.fence\n            and d.lease_until is not null\n",
         "d.fence = i.fence\n",
         "second_end",
+    ),
+    one(
+        "no fence check (one delivery)",
+        DELIVER_ONE,
+        "            and d.fence = p_fence and d.lease_until is not null\n",
+        "            and d.lease_until is not null\n",
+        "late_complete",
+    ),
+    one(
+        "no state check (one delivery)",
+        DELIVER_ONE,
+        "            and d.fence = p_fence and d.lease_until is not null\n",
+        "            and d.fence = p_fence\n",
+        "second_end",
+    ),
+    one(
+        "complete without instance filter (one delivery)",
+        DELIVER_ONE,
+        "where d.instance_key = p_instance_key and d.message_id = p_message_id\n",
+        "where d.message_id = p_message_id\n",
+        "other_instance",
     ),
     one(
         "check-then-act",
@@ -206,6 +228,11 @@ MUTANTS: tuple[Mutant, ...] = (
                     "update trex.delivery d set lease_until = null, worker = null"
                     " where d.ctid = any(v_tids) returning 1"
                 ),
+            ),
+            (
+                DELIVER_ONE,
+                "        delete from trex.delivery d\n",
+                "        update trex.delivery d set lease_until = p_now\n",
             ),
         ),
         ("delivered",),
@@ -514,14 +541,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "tries := p_tries;",
         "allowance",
     ),
-    one(
+    Mutant(
         "nobody frees an ordering key",
-        RECORD,
-        "        if v_keys is not null then\n"
-        "            perform trex._free_keys(v_key, v_boxes, v_keys, v_key_ids, p_now, true);\n"
-        "        end if;\n        return query",
-        "        return query",
-        "ordering",
+        (
+            (
+                RECORD,
+                (
+                    "        if v_keys is not null then\n"
+                    "            perform trex._free_keys("
+                    "v_key, v_boxes, v_keys, v_key_ids, p_now, true);\n"
+                    "        end if;\n        return query"
+                ),
+                "        return query",
+            ),
+            (DELIVER_ONE, "    if v_gone.ordering_key is not null then\n", "    if false then\n"),
+        ),
+        ("ordering",),
     ),
     one(
         "ordering ignores an earlier row that is locked",
