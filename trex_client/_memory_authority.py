@@ -35,6 +35,7 @@ from trex_client.memory import (
     _canonical,
     _check_act,
     _check_on,
+    _is_after,
     _is_duration,
     _is_integer,
     _is_key,
@@ -246,10 +247,6 @@ def _grant_id(account: str, invoice_id: str) -> str:
 
 def _month(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m")
-
-
-def _is_after(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= 1000
 
 
 def _refuse_use(status: str) -> None:
@@ -792,7 +789,7 @@ class MemoryAuthority(MemoryOperations):
         _require(_is_key(account), "account")
         _require(seller is None or _is_key(seller), "seller")
         _require(_is_integer(limit, 1, 10_000), "limit")
-        _require(_is_after(after), "after")
+        _require(_is_after(after, 1000), "after")
         self._enter()
         if (
             viewer.kind not in ("admin", "seller", "buyer")

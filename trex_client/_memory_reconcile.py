@@ -21,6 +21,7 @@ from trex_client.memory import (
     _call,
     _canonical,
     _check_act,
+    _is_after,
     _is_duration,
     _is_integer,
     _require,
@@ -108,10 +109,6 @@ class Drift:
     @property
     def finding_id(self) -> str:
         return hashlib.sha256(_canonical([self.type, self.ref_ids]).encode()).hexdigest()
-
-
-def _is_after(value: object, most: int) -> bool:
-    return isinstance(value, str) and len(value) <= most
 
 
 def _event(message_id: int | None) -> list[str]:

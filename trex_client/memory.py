@@ -115,6 +115,7 @@ _BLANK = " \u00a0\u1680\u2000-\u200d\u2028\u2029\u202f\u205f\u2060\u3000\ufeff"
 _SLUG = re.compile("[a-z0-9][a-z0-9._:-]{0,62}").fullmatch
 _KEY = re.compile(f"(?![{_BLANK}])[^{_CONTROL}]{{1,255}}(?<![{_BLANK}])").fullmatch
 _TEXT = re.compile(f"(?=.*[^{_BLANK}])[^{_CONTROL}]{{1,1000}}", re.DOTALL).fullmatch
+_STUCK = re.compile("[\x00\ud800-\udfff]").search
 _CURRENCY = re.compile("[A-Z][A-Z0-9]{2,11}").fullmatch
 
 
@@ -128,6 +129,11 @@ def _is_key(value: object) -> bool:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and _TEXT(value) is not None
+
+
+def _is_after(value: object, most: int) -> bool:
+    """The place where a page of text ids begins: any text that can travel."""
+    return isinstance(value, str) and len(value) <= most and _STUCK(value) is None
 
 
 def _is_currency(value: object) -> bool:

@@ -17,9 +17,14 @@ create table trex.inbox_event (
     body_hash bytea not null check (length(body_hash) = 32),
     key_id trex.key,
     received_at timestamptz not null,
-    primary key (instance_key, message_id),
-    unique (instance_key, provider, account, event_id)
+    primary key (instance_key, message_id)
 );
+
+-- Predicates that always hold, here and on other secondary indexes: a pinned plan that was made
+-- while the table was empty can't take such an index for a look-up by the primary key.
+create unique index inbox_event_identity
+on trex.inbox_event (instance_key, provider, account, event_id)
+where event_id is not null;
 
 -- The same event with other bytes: evidence, never a reason to treat it as new.
 create table trex.inbox_variant (

@@ -57,7 +57,8 @@ create table trex.entity (
     primary key (instance_key, machine, entity)
 ) with (fillfactor = 70);
 
-create index entity_by_state on trex.entity (instance_key, machine, state, since);
+create index entity_by_state on trex.entity (instance_key, machine, state, since, entity)
+where state is not null;
 
 -- One row for each logical operation that was done, under its business key.
 create table trex.operation (
@@ -105,9 +106,11 @@ create table trex.adjustment (
     evidence text not null,
     digest bytea not null check (length(digest) = 32),
     adjusted_at timestamptz not null,
-    primary key (instance_key, adjustment_id),
-    unique (instance_key, operation_id, version)
+    primary key (instance_key, adjustment_id)
 );
+
+create unique index adjustment_operation on trex.adjustment (instance_key, operation_id, version)
+where operation_id is not null;
 
 create type trex.machine_cell as (
     state text,

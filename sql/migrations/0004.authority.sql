@@ -45,7 +45,8 @@ create table trex.refund (
     primary key (instance_key, account, refund_id)
 );
 
-create index refund_invoice on trex.refund (instance_key, account, invoice_id);
+create index refund_invoice on trex.refund (instance_key, account, invoice_id)
+where invoice_id is not null;
 
 create table trex.entitlement (
     instance_key trex.instance_key not null,
@@ -65,9 +66,15 @@ create table trex.entitlement (
     primary key (instance_key, entitlement_id)
 ) with (fillfactor = 80);
 
-create index entitlement_invoice on trex.entitlement (instance_key, account, invoice_id);
-create index entitlement_expiry on trex.entitlement (instance_key, valid_until)
+create index entitlement_invoice on trex.entitlement (instance_key, account, invoice_id)
+where invoice_id is not null;
+create index entitlement_expiry on trex.entitlement (instance_key, valid_until, entitlement_id)
 where state = 'active' and valid_until is not null;
+create index entitlement_account on trex.entitlement (instance_key, account, entitlement_id)
+where account is not null;
+create index entitlement_seller
+on trex.entitlement (instance_key, account, seller, entitlement_id)
+where account is not null;
 
 create table trex.licence (
     instance_key trex.instance_key not null,
@@ -116,11 +123,17 @@ create table trex.license_usage (
     seller trex.key not null,
     subject trex.key not null,
     used_at timestamptz not null,
-    primary key (instance_key, usage_id),
-    unique (instance_key, capability_id)
+    primary key (instance_key, usage_id)
 );
 
-create index license_usage_licence on trex.license_usage (instance_key, licence_id, used_at);
+create unique index license_usage_capability on trex.license_usage (instance_key, capability_id)
+where capability_id is not null;
+create index license_usage_licence on trex.license_usage (instance_key, licence_id, used_at)
+where licence_id is not null;
+create index license_usage_account on trex.license_usage (instance_key, account, usage_id)
+where account is not null;
+create index license_usage_seller on trex.license_usage (instance_key, account, seller, usage_id)
+where account is not null;
 
 -- period is `all`, or a month as YYYY-MM in UTC.
 create table trex.usage_counter (
@@ -134,6 +147,13 @@ create table trex.usage_counter (
     primary key (instance_key, licence_id, period)
 ) with (fillfactor = 60);
 
+create index usage_counter_account
+on trex.usage_counter (instance_key, account, (licence_id || ':' || period))
+where account is not null;
+create index usage_counter_seller
+on trex.usage_counter (instance_key, account, seller, (licence_id || ':' || period))
+where account is not null;
+
 -- A device is known by the thumbprint of its key, never by the key.
 create table trex.device_binding (
     instance_key trex.instance_key not null,
@@ -144,6 +164,13 @@ create table trex.device_binding (
     bound_at timestamptz not null,
     primary key (instance_key, licence_id, thumbprint)
 );
+
+create index device_binding_account
+on trex.device_binding (instance_key, account, (licence_id || ':' || thumbprint))
+where account is not null;
+create index device_binding_seller
+on trex.device_binding (instance_key, account, seller, (licence_id || ':' || thumbprint))
+where account is not null;
 
 create table trex.security_event (
     instance_key trex.instance_key not null,
@@ -161,6 +188,17 @@ create table trex.security_event (
     seen_at timestamptz not null,
     primary key (instance_key, capability_id, kind, usage_id)
 );
+
+create index security_event_account
+on trex.security_event (
+    instance_key, account, (capability_id || ':' || kind || ':' || usage_id)
+)
+where account is not null;
+create index security_event_seller
+on trex.security_event (
+    instance_key, account, seller, (capability_id || ':' || kind || ':' || usage_id)
+)
+where account is not null;
 
 create type trex.finalized as (
     status text,

@@ -53,10 +53,13 @@ begin
     perform trex._durable();
     perform trex._enter(p_instance_key);
     select l.* into v_licence
-    from trex.capability c
-    join trex.licence l on l.instance_key = p_instance_key and l.licence_id = c.licence_id
-    where c.instance_key = p_instance_key and c.capability_id = p_capability_id
-    for no key update of l;
+    from trex.licence l
+    where l.instance_key = p_instance_key and l.licence_id = (
+        select c.licence_id
+        from trex.capability c
+        where c.instance_key = p_instance_key and c.capability_id = p_capability_id
+    )
+    for no key update;
     if not found then
         if p_on_refused = 'raise' then
             perform trex._raise('TX404', 'no such capability for this subject');

@@ -14,6 +14,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
 set jit = off
 as $$
 declare
@@ -31,16 +33,19 @@ begin
     perform trex._durable();
     perform trex._enter(p_instance_key);
     v_now := trex._now();
-    -- The operation before the right, as everywhere.
     for v_id in
-        select o.operation_id
+        select e.entitlement_id
         from trex.entitlement e
-        join trex.operation o on o.instance_key = p_instance_key and o.operation_id = e.entitlement_id
         where e.instance_key = p_instance_key and e.state = 'active' and e.valid_until <= v_now
         order by e.valid_until, e.entitlement_id
-        limit p_limit
-        for no key update of o skip locked
     loop
+        exit when v_count = p_limit;
+        -- The operation before the right, as everywhere.
+        perform 1
+        from trex.operation o
+        where o.instance_key = p_instance_key and o.operation_id = v_id
+        for no key update skip locked;
+        continue when not found;
         v_count := v_count + (
             trex._end_right(
                 p_instance_key, v_id, 'expired:' || v_id, 'expired', 0, p_actor, 'operator', p_reason, 'valid_until', v_now

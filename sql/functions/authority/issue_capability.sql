@@ -41,10 +41,13 @@ begin
     perform trex._enter(p_instance_key);
     v_now := trex._now();
     select e.* into v_right
-    from trex.licence l
-    join trex.entitlement e on e.instance_key = p_instance_key and e.entitlement_id = l.entitlement_id
-    where l.instance_key = p_instance_key and l.licence_id = p_licence_id
-    for share of e;
+    from trex.entitlement e
+    where e.instance_key = p_instance_key and e.entitlement_id = (
+        select l.entitlement_id
+        from trex.licence l
+        where l.instance_key = p_instance_key and l.licence_id = p_licence_id
+    )
+    for share;
     if not found then
         perform trex._raise('TX404', 'no such licence in this instance');
     end if;

@@ -15,6 +15,8 @@ stable
 parallel restricted
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set jit = off
 as $$
 declare
     v_seller text;

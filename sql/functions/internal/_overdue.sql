@@ -21,15 +21,25 @@ from (
     join trex.machine_state s
         on s.instance_key = p_instance_key and s.machine = r.machine and s.revision = r.revision
         and s.longest_stay is not null
-    join trex.entity e
-        on e.instance_key = p_instance_key and e.machine = r.machine and e.state = s.state
-        and e.since < p_now - s.longest_stay
+    cross join lateral (
+        select t.*
+        from trex.entity t
+        where t.instance_key = p_instance_key and t.machine = s.machine and t.state = s.state
+            and t.since < p_now - s.longest_stay
+        order by t.since, t.entity
+        limit p_limit
+    ) e
     union all
     select
         'effect', 'effect', null, f.message_id, f.effect, f.since, coalesce(f.lease_until, f.since + s.longest_stay),
         s.owner, s.next_action, s.alert
     from trex.delivery d
-    join trex.effect f on f.instance_key = p_instance_key and f.message_id = d.message_id
+    cross join lateral (
+        select v.*
+        from trex.effect v
+        where v.instance_key = p_instance_key and v.message_id = d.message_id
+        limit 1
+    ) f
     cross join lateral trex._effect_meaning(p_instance_key, f.effect) s
     where d.instance_key = p_instance_key and not d.abandoned
         and coalesce(f.lease_until, f.since + s.longest_stay) < p_now

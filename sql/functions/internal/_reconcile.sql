@@ -40,6 +40,8 @@ returns setof trex.drift
 language plpgsql
 stable
 security invoker
+set plan_cache_mode = force_custom_plan
+set jit = off
 as $$
 declare
     v_id bigint := case when p_check in ('messages', 'deliveries', 'receipts', 'skips') then p_after::bigint end;

@@ -13,27 +13,66 @@ stable
 parallel restricted
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
+set plan_cache_mode = force_custom_plan
 set jit = off
 as $$
+declare
+    v_ids bigint[];
 begin
     perform trex._check_read(p_instance_key, p_limit, p_after, p_box);
     if p_effect is not null and not trex._effect_machine() -> 'states' ? p_effect then
         perform trex._raise('TX400', 'effect: a state of the shipped machine effect');
     end if;
     perform trex._enter(p_instance_key);
+    -- What isn't delivered is little; what is delivered can be everything.
+    if p_effect is null then
+        v_ids := array(
+            select m.message_id
+            from trex.message m
+            where m.instance_key = p_instance_key and m.box = p_box and m.message_id > p_after
+            order by m.message_id
+            limit p_limit
+        );
+    elsif p_effect = 'succeeded' then
+        v_ids := array(
+            select r.message_id
+            from trex.receipt r
+            cross join lateral (
+                select m.box
+                from trex.message m
+                where m.instance_key = p_instance_key and m.message_id = r.message_id
+                limit 1
+            ) m
+            where r.instance_key = p_instance_key and r.message_id > p_after and m.box = p_box
+            order by r.message_id
+            limit p_limit
+        );
+    else
+        v_ids := array(
+            select d.message_id
+            from trex.delivery d
+            cross join lateral (
+                select v.effect
+                from trex.effect v
+                where v.instance_key = p_instance_key and v.message_id = d.message_id
+                limit 1
+            ) f
+            where d.instance_key = p_instance_key and d.box = p_box and d.message_id > p_after
+                and f.effect = p_effect
+            order by d.message_id
+            limit p_limit
+        );
+    end if;
     return query
     select
         e.message_id, e.box, e.topic::text, e.effect, e.reason::text, e.attempts, e.uncertain, e.since,
         coalesce(e.lease_until, e.since + s.longest_stay), s.owner, s.next_action, s.alert
-    from (
-        select f.*
-        from trex.effect f
-        where f.instance_key = p_instance_key and f.box = p_box and f.message_id > p_after
-            and (p_effect is null or f.effect = p_effect)
-        order by f.message_id
-        limit p_limit
+    from unnest(v_ids) i (message_id)
+    cross join lateral (
+        select v.*
+        from trex.effect v
+        where v.instance_key = p_instance_key and v.message_id = i.message_id
+        limit 1
     ) e
     cross join lateral trex._effect_meaning(p_instance_key, e.effect) s
     order by e.message_id;

@@ -10,6 +10,11 @@ stable
 parallel restricted
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
 as $$
 begin
     if trex._is_slug(p_instance_key) is not true then

@@ -10,6 +10,8 @@ stable
 parallel restricted
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set jit = off
 as $$
 begin
     if trex._is_slug(p_instance_key) is not true then

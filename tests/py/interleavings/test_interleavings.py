@@ -101,7 +101,7 @@ def test_a_late_worker_without_fences_is_found(pg_db: Database) -> None:
 @pytest.mark.parametrize(
     ("function", "old", "new", "name"),
     [
-        ("execute_licence", "for no key update of l", "", "bounded-uses"),
+        ("execute_licence", "for no key update", "", "bounded-uses"),
         ("bind_device", "for no key update", "", "devices"),
         ("receive", "and d.parked in ('dead_letter', 'permanent');", ";", "revival"),
         ("_hold_event", "and d.fence = p_fence", "", "handed-over"),
