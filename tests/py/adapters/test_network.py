@@ -263,3 +263,8 @@ def test_an_allowed_host_is_that_host(host, fine):
     else:
         with pytest.raises(ConfigError):
             parse_url(f"https://{host}/", "url", ("ledger.example",))
+
+
+@pytest.mark.parametrize("host", ["ledger.example", "LEDGER.example"])
+def test_an_allowed_host_is_that_host_in_any_case(host):
+    assert parse_url(f"https://{host}/", "url", ("Ledger.Example",)).host == "ledger.example"
