@@ -47,6 +47,8 @@ Row: TypeAlias = tuple[Any, ...]
 Params: TypeAlias = tuple[str | None, ...]
 
 _INSTANCE_KEY: Final = re.compile(r"[a-z0-9][a-z0-9._:-]{0,62}")
+_MOST_LEVELS: Final = 256
+_STRING_OR_BRACKET: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]', re.DOTALL)
 _INT4_MAX: Final = 2**31 - 1
 _INT8_MAX: Final = 2**63 - 1
 # 200 years: more than any function accepts, less than an interval holds.
@@ -167,6 +169,8 @@ def check_json(value: object, name: str = "payload") -> str:
             has more digits than `numeric`; too deep a nesting.
     """
     text = _text(name, value)
+    if is_too_deep(text):
+        raise InvalidArgument(name)
     try:
         json.loads(text, parse_int=_digits, parse_float=_digits, parse_constant=_digits)
         fine = all(map(_is_character, _ESCAPE.finditer(text))) if "\\u" in text else True
@@ -190,7 +194,7 @@ def _is_character(escape: re.Match[str]) -> bool:
     return code != "0000" and not 0xD800 <= int(code, 16) <= 0xDFFF
 
 
-def _digits(token: str) -> None:
+def _digits(token: str | Decimal) -> None:
     """Refuse a number with more than 131,072 digits before or 16,383 after the point; NaN too."""
     number = Decimal(token)
     exponent = number.as_tuple().exponent
@@ -205,12 +209,14 @@ def encode_json(value: object, name: str = "payload") -> str:
     A `Decimal` becomes the exact number literal.
 
     Raises:
-        InvalidArgument: anything else is in it, or a NUL, a lone surrogate, or too deep a nesting.
+        InvalidArgument: anything else is in it; a NUL or a lone surrogate; more than 256 levels.
     """
     parts: list[str] = []
     try:
         _encode(value, parts.append)
         text = "".join(parts)
+        if is_too_deep(text):
+            raise ValueError
         if not text.isascii():
             text.encode()
     except (RecursionError, ValueError):
@@ -218,6 +224,22 @@ def encode_json(value: object, name: str = "payload") -> str:
     else:
         return text
     raise InvalidArgument(name)
+
+
+def is_too_deep(text: str) -> bool:
+    """Whether JSON text has more levels than a payload may have, told without recursion. The limit
+    is the clients' own: PostgreSQL's depends on the size of its stack."""
+    if text.count("[") + text.count("{") <= _MOST_LEVELS:
+        return False
+    level = 0
+    for found in _STRING_OR_BRACKET.finditer(text):
+        if found[0] in ("[", "{"):
+            level += 1
+            if level > _MOST_LEVELS:
+                return True
+        elif found[0] in ("]", "}"):
+            level -= 1
+    return False
 
 
 def _encode(value: object, write: Callable[[str], object]) -> None:
@@ -229,10 +251,13 @@ def _encode(value: object, write: Callable[[str], object]) -> None:
         write("true" if value else "false")
     elif isinstance(value, int):
         write(int.__repr__(value))
-    elif isinstance(value, (Decimal, float)):
+    elif isinstance(value, Decimal):
+        _digits(value)
+        write(str(value))
+    elif isinstance(value, float):
         if not isfinite(value):
             raise ValueError
-        write(str(value) if isinstance(value, Decimal) else float.__repr__(value))
+        write(float.__repr__(value))
     elif isinstance(value, dict):
         before = "{"
         for key, item in value.items():

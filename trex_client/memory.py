@@ -37,7 +37,7 @@ from itertools import pairwise
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
-from trex_client._calls import Calls
+from trex_client._calls import Calls, is_too_deep
 from trex_client.errors import (
     AccessDenied,
     ClaimLost,
@@ -229,7 +229,7 @@ def _number(value: Decimal) -> str:
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int) or not -16383 <= exponent < 2**30 - 1:
         raise InvalidArgument("payload")
-    if value and value.adjusted() > 131071:
+    if value.adjusted() > 131071:
         raise InvalidArgument("payload")
     return format(value if value else abs(value), "f")
 
@@ -249,8 +249,12 @@ def canonical_json(payload: Any = None, payload_json: str | None = None) -> str:
         if payload_json is None:
             text = _canonical(payload)
             text.encode()
+            if is_too_deep(text):
+                raise InvalidArgument("payload")
         elif not isinstance(payload_json, str):
             raise InvalidArgument("payload_json")
+        elif is_too_deep(payload_json):
+            raise InvalidArgument("payload")
         elif len(payload_json) <= 256:
             text = _canonical_short(payload_json)
         else:
@@ -1040,6 +1044,8 @@ class MemoryKernel:
         amount = None
         if account is not None or currency is not None or cash_delta is not None:
             _require(_is_key(account), "account")
+            _require(currency is not None, "currency")
+            _require(cash_delta is not None, "cash_delta")
             _require(isinstance(currency, str) and currency in self.db.currency, "currency")
             _require(cash_delta is not None and _is_number(cash_delta), "cash_delta")
             assert currency is not None
@@ -2058,8 +2064,9 @@ class MemoryKernel:
         box: Box = "outbox",
     ) -> MessageStatus:
         _require(message_id is None or _is_integer(message_id, 1, _LAST_ID), "message_id")
-        _require(idempotency_key is None or _is_key(idempotency_key), "message_id")
-        _require((message_id is None) != (idempotency_key is None), "message_id")
+        _require(idempotency_key is None or _is_key(idempotency_key), "idempotency_key")
+        _require(message_id is not None or idempotency_key is not None, "message_id")
+        _require(message_id is None or idempotency_key is None, "idempotency_key")
         _require(box in BOXES, "box")
         self._enter()
         db = self.db

@@ -27,9 +27,11 @@ select case
     when p_payload is null then 'payload: required'
     when trex._is_key(p_account) is false then 'account: a key'
     when num_nulls(p_account, p_currency, p_cash_delta) not in (0, 3)
-        then 'account, currency and cash_delta: all or none'
+        then case when p_account is null then 'account' when p_currency is null then 'currency' else 'cash_delta' end
+            || ': all of account, currency and cash_delta, or none'
+    when p_cash_delta is not null and p_exponent is null then 'currency: registered'
     when p_cash_delta is not null and trex._is_amount(p_cash_delta, p_exponent) is not true
-        then 'cash_delta: finite, at most 38 digits, in the decimals of a registered currency'
+        then 'cash_delta: finite, at most 38 digits, in the decimals of its currency'
     when trex._is_key(p_correlation_id) is false then 'correlation_id: a key'
     when trex._is_key(p_ordering_key) is false then 'ordering_key: a key'
     when p_effect_policy is null or p_effect_policy not in ('idempotent', 'lookup', 'at_most_once')

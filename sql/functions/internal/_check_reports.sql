@@ -16,7 +16,8 @@ parallel safe
 security invoker
 as $$
 select case
-    when (p_message_id >= 1 and p_fence >= 1) is not true then 'message_id and fence: from 1'
+    when (p_message_id >= 1 and p_fence >= 1) is not true
+        then case when p_message_id >= 1 then 'fence: from 1' else 'message_id: from 1' end
     when p_confirmed_by not in ('answer', 'lookup', 'same_key', 'handler')
         then 'confirmed_by: answer, lookup, same_key or handler'
     when p_reference is not null and trex._is_key(p_reference) is not true then 'reference: a key'
@@ -46,7 +47,8 @@ parallel safe
 security invoker
 as $$
 select case
-    when (p_message_id >= 1 and p_fence >= 1) is not true then 'message_id and fence: from 1'
+    when (p_message_id >= 1 and p_fence >= 1) is not true
+        then case when p_message_id >= 1 then 'fence: from 1' else 'message_id: from 1' end
     when p_result in ('completed', 'duplicate') then case
         when p_reason is not null or p_delay is not null or p_absent or p_park
             then 'a delivery takes no reason, delay, absent or park'

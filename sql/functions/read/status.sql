@@ -26,7 +26,11 @@ begin
     if num_nonnulls(p_message_id, p_idempotency_key) <> 1 or p_message_id < 1
         or trex._is_key(p_idempotency_key) is false
     then
-        perform trex._raise('TX400', 'message_id from 1, or idempotency_key: a key; one of the two');
+        perform trex._raise('TX400', case
+            when p_message_id >= 1 or p_message_id is null and trex._is_key(p_idempotency_key) is false
+                then 'idempotency_key: a key, or a message_id instead'
+            else 'message_id: from 1, or an idempotency_key instead'
+        end);
     end if;
     if p_box is null or p_box not in ('outbox', 'inbox') then
         perform trex._raise('TX400', 'box: outbox or inbox');

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -510,3 +511,60 @@ def test_a_refusal_by_the_client_leaves_the_transaction_usable(
             shop.enqueue("t", "k2", {}, account="a", currency="USD", cash_delta=1.5)  # type: ignore[arg-type]
         shop.enqueue("t", "k3", {})
     assert [row["idempotency_key"] for row in backend.rows("message")] == ["k1", "k3"]
+
+
+NAMED: dict[str, tuple[str, Callable[[Trex], object]]] = {
+    "unregistered": (
+        "currency",
+        lambda c: c.enqueue("t", "k", {}, account="a", currency="usd", cash_delta=1),
+    ),
+    "without a currency": ("currency", lambda c: c.enqueue("t", "k", {}, account="a")),
+    "without an account": ("account", lambda c: c.enqueue("t", "k", {}, cash_delta=1)),
+    "without an amount": (
+        "cash_delta",
+        lambda c: c.enqueue("t", "k", {}, account="a", currency="usd"),
+    ),
+    "too many decimals": (
+        "cash_delta",
+        lambda c: c.enqueue(
+            "t", "k", {}, account="a", currency="USD", cash_delta=Decimal("0.001")
+        ),
+    ),
+    "in a batch": (
+        "movement 1: currency",
+        lambda c: c.enqueue_many([Movement("t", "k", {}, account="a")]),
+    ),
+    "empty key": ("idempotency_key", lambda c: c.status(idempotency_key="")),
+    "id and key": ("idempotency_key", lambda c: c.status(1, idempotency_key="k")),
+    "neither": ("message_id", lambda c: c.status()),
+    **{
+        f"{name} of fence 0": ("fence", lambda c, name=name: getattr(c, name)(1, 0))  # type: ignore[misc]
+        for name in (
+            "complete", "complete_duplicate", "retry", "mark_unknown", "conflict", "fail",
+            "dead_letter", "release",
+        )
+    },
+    "id 0": ("message_id", lambda c: c.complete(0, 0)),
+    "257 levels": ("payload", lambda c: c.enqueue("t", "k", _nested(257))),
+    "257 levels of text": (
+        "payload",
+        lambda c: c.enqueue("t", "k", payload_json="[" * 257 + "]" * 257),
+    ),
+    "too large a number": ("payload", lambda c: c.enqueue("t", "k", {"n": Decimal("1E+131072")})),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_the_argument_that_is_wrong_is_named(backend: Backend, shop: Trex, case: str) -> None:
+    name, call = NAMED[case]
+    with pytest.raises(InvalidArgument) as info:
+        call(shop)
+    assert re.match(f"invalid argument: {name}(:|$)", str(info.value)), str(info.value)
+
+
+def test_the_largest_payloads(backend: Backend, shop: Trex) -> None:
+    shop.enqueue("t", "deep", _nested(256))
+    shop.enqueue("t", "text", payload_json="[" * 256 + "]" * 256)
+    shop.enqueue("t", "wide", payload_json="[" + ",".join(['{"[": "]\\"["}'] * 300) + "]")
+    shop.enqueue("t", "large", {"n": Decimal("1E+309"), "m": Decimal("1E+131071")})
+    assert len(shop.claim("w", 9)) == 4

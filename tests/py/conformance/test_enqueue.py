@@ -69,6 +69,7 @@ def test_all_columns_of_a_message(backend: Backend, shop: Trex) -> None:
             "sent_fence": None,
             "uncertain": False,
             "parked": None,
+            "abandoned": False,
         }
     ]
     assert backend.rows("lane") == [
