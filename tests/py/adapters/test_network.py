@@ -165,7 +165,7 @@ async def test_the_alert_webhook_keeps_the_same_rule():
         assert (calls, sink.connections) == (["alerts.example"], 0)
         # With its network named it is connected, and TLS asked for, which this sink doesn't speak.
         post = webhook_poster(url, 60 * SECOND, ["127.0.0.0/8"], resolve=inside)
-        posting = asyncio.create_task(post(b"{}"))
+        posting = asyncio.ensure_future(post(b"{}"))
         while not sink.connections and not posting.done():
             await asyncio.sleep(0.01)
         assert sink.connections == 1
