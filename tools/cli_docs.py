@@ -19,7 +19,8 @@ _TOP = """\
 <!-- Written by `python -m tools.cli_docs`; a test keeps it true. -->
 
 The database comes from `TREX_DSN`, `--dsn-file`, `--service`, or libpq's own variables (`PGHOST`,
-`PGSERVICE`, `PGPASSFILE`, ...); never from an argument, which all processes of a machine can read.
+`PGSERVICE`, `PGPASSFILE`, ...). Only `trex demo` has an argument for it, for a server without a
+password: all processes of a machine can read arguments.
 The instance is required, with `--instance` or `TREX_INSTANCE`; a malformed one is refused before
 anything connects.
 

@@ -105,6 +105,12 @@ class SchemaOutdated(MigrationError):
     text = "the schema is older than this release"
 
 
+class SchemaMissing(SchemaOutdated):
+    """There is no trex in this database."""
+
+    text = "there is no trex in this database"
+
+
 class MigrationLocked(MigrationError):
     """Another migrator, or a transaction that uses a table, was in the way for too long."""
 
@@ -306,7 +312,7 @@ def schema_state(conn: psycopg.Connection[Any], *, root: Path | None = None) -> 
         root: folder of the SQL files; default: the shipped one.
 
     Raises:
-        SchemaOutdated: there is no trex schema in this database.
+        SchemaMissing: there is no trex schema in this database.
     """
     release = load_release(root)
     known = tuple(m.name for m in release.migrations)
@@ -316,7 +322,7 @@ def schema_state(conn: psycopg.Connection[Any], *, root: Path | None = None) -> 
         " to_regprocedure('trex.schema_state()') is not null",
     )
     if not has_schema:
-        raise SchemaOutdated(advice="run trex migrate")
+        raise SchemaMissing(advice="run trex migrate")
     if not has_function:
         # Numbered files were applied by plain yoyo and no function was ever replayed.
         return SchemaState((), (), (), True, True, ())

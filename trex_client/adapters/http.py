@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import httpcore
 
+from trex_client._amount import exact
 from trex_client.adapters.base import (
     UNSTATED,
     Absent,
@@ -78,7 +79,6 @@ if TYPE_CHECKING:
     from trex_client.adapters.network import Resolve
     from trex_client.model import Claim, EffectPolicy
 
-_NUMBER = re.compile(r"[+-]?[0-9]{1,60}(\.[0-9]{0,60})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _ANSWERS = ("delivered", "duplicate", "retry", "in_progress", "conflict", "permanent", "unknown")
 _SENDING = ("http11.send_request_headers.started", "http2.send_request_headers.started")
@@ -648,13 +648,7 @@ def _booked_amount(data: object, path: str | None) -> Decimal | Literal[Unstated
     if path is None:
         return UNSTATED
     value = _booked(data, path)
-    if value is None:
-        return None
-    if isinstance(value, str) and _NUMBER.fullmatch(value):
-        return Decimal(value)
-    if isinstance(value, int | Decimal) and not isinstance(value, bool):
-        return Decimal(value)
-    raise ValueError
+    return None if value is None else exact(value)
 
 
 def _reference(fields: AnswerFields, data: object) -> str | None:
@@ -666,14 +660,9 @@ def _reference(fields: AnswerFields, data: object) -> str | None:
 
 def _snapshot(fields: AnswerFields, data: object) -> Snapshot | None:
     balance, version = _at(data, fields.balance), _at(data, fields.version)
-    if isinstance(balance, bool) or isinstance(version, bool) or not isinstance(version, int):
-        return None
-    if not isinstance(balance, str | int | Decimal) or not 0 <= version < 2**63:
-        return None
-    if isinstance(balance, str) and len(balance) > 80:
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
         return None
     try:
-        number = Decimal(balance)
-    except InvalidOperation:
+        return Snapshot(exact(balance), version)
+    except ValueError:
         return None
-    return Snapshot(number, version) if number.is_finite() else None

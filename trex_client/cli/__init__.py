@@ -8,17 +8,23 @@ import importlib
 import os
 import sys
 import traceback
+from errno import EDQUOT, EFBIG, EIO, ENOSPC, errorcode
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn, TextIO
 
 import typer
 
 from trex_client.cli import claims, doctor, importer, instance, operator, outbox, schema
-from trex_client.cli._exit import MEANINGS, ExitCode
+from trex_client.cli._exit import MEANINGS, ExitCode, note
 
 # Modules with a function `register(app)`; they import what is heavy inside their commands.
 _GROUPS = (schema, doctor, instance, outbox, importer, claims, operator)
 _MORE = ("demo", "worker", "inbox", "machine", "authority", "viewer", "reconcile", "simulate")
+
+
+# What only a write says: all that a command writes is its output.
+_NO_ROOM = (ENOSPC, EDQUOT, EFBIG, EIO)
 
 
 def exit_codes_text() -> str:
@@ -55,13 +61,22 @@ def main() -> None:
     """
     _open_what_is_closed()
     try:
-        make_app()()
+        try:
+            make_app()()
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         _end("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up(sys.stdout)
         sys.exit(int(ExitCode.OK))
     except Exception as error:  # noqa: BLE001 - the text could carry a secret
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            _give_up(sys.stdout)
+            _end(
+                f"can't write the output ({errorcode[error.errno]}); what was done is done",
+                ExitCode.FAILED,
+            )
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).name}:{frame.lineno}"
         _end(f"internal error: {type(error).__name__} at {place}", ExitCode.FAILED)
@@ -77,9 +92,15 @@ def _open_what_is_closed() -> None:
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)
-            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+            if number > 0:  # a command that wants input says that there is none
+                setattr(sys, name, open(number, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
-def _end(text: str, code: ExitCode) -> None:
-    typer.echo(f"trex: {text}", err=True)
+def _give_up(stream: TextIO) -> None:
+    """Python must not try to flush it again, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _end(text: str, code: ExitCode) -> NoReturn:
+    note(f"trex: {text}")
     sys.exit(int(code))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, NoReturn
 
@@ -40,7 +40,7 @@ class ExitCode(IntEnum):
 
 MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "done, or it was done before (already_recorded, duplicate)",
-    ExitCode.FAILED: "an error that is none of the others; its SQLSTATE is on stderr",
+    ExitCode.FAILED: "an error that is none of the others; stderr says which",
     ExitCode.USAGE: "wrong usage or an invalid argument (TX400); nothing was written",
     ExitCode.DENIED: "instance unknown or not bound to this role, or no right (TX401, TX403)",
     ExitCode.NOT_FOUND: "no such message, or what else was named, in this instance (TX404)",
@@ -48,7 +48,8 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.ENDED_OTHERWISE: "ended by another outcome, or in another state (TX410)",
     ExitCode.KEY_REUSED: "the idempotency key or operation id exists with other content (TX422)",
     ExitCode.FORBIDDEN: "not in this state or version, or only by resolve (TX412, TX423, TX425)",
-    ExitCode.UNREACHABLE: "no connection, a lost one, or a lock in the way: run the same again",
+    ExitCode.UNREACHABLE: "no connection, a lost one, or a lock or limit in the way: run the same"
+    " again",
     ExitCode.NOT_PRIMARY: "the server is a standby or read-only (TX503)",
     ExitCode.SCHEMA: "the schema is missing, older or newer than this release",
     ExitCode.DIFFERENCES: "done, but not all of it: differences, rejected rows or failed checks",
@@ -93,6 +94,9 @@ _ADVICE: dict[type[Exception], str] = {
     errors.Forbidden: "not in its state, not by this role, or not with this amount",
 }
 
+# Something else was in the way, and the transaction was rolled back: lock_timeout,
+# statement_timeout, max_connections.
+_IN_THE_WAY = {"55P03", "57014", "53300"}
 _SCHEMA_STATES = {"3F000": "trex migrate", "42P01": "trex migrate", "42883": "trex migrate"}
 
 _BY_STATUS: dict[str, ExitCode] = {
@@ -119,8 +123,9 @@ _BY_STATUS: dict[str, ExitCode] = {
 
 
 def note(text: str) -> None:
-    """Tell the person something, on stderr."""
-    typer.echo(text, err=True)
+    """Tell the person something, on stderr; when that can't be written, nobody asked for it."""
+    with suppress(OSError):
+        typer.echo(text, err=True)
 
 
 def leave(code: ExitCode, text: str) -> NoReturn:
@@ -135,6 +140,8 @@ def code_of(error: Exception) -> ExitCode:
         return ExitCode.DENIED
     if isinstance(error, errors.DatabaseError) and error.code in _SCHEMA_STATES:
         return ExitCode.SCHEMA
+    if isinstance(error, errors.DatabaseError) and error.code in _IN_THE_WAY:
+        return ExitCode.UNREACHABLE
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.FAILED)
 
 
@@ -154,20 +161,23 @@ def exit_codes() -> Iterator[None]:
     """
     try:
         yield
-    except (errors.TrexError, migrate.MigrationError) as error:
+    except (errors.TrexError, psycopg.Error) as raised:
+        error = (
+            errors.from_sqlstate(raised.sqlstate) if isinstance(raised, psycopg.Error) else raised
+        )
         code = code_of(error)
         advice = _ADVICE.get(type(error))
         text = f"{error}: {advice}" if advice else str(error)
         if code == ExitCode.SCHEMA and isinstance(error, errors.DatabaseError):
             text = "the schema is missing or older than this release: run trex migrate"
+        elif isinstance(error, errors.DatabaseError) and error.code in _IN_THE_WAY:
+            text = (
+                f"a lock, a time limit or the number of connections was in the way"
+                f" (SQLSTATE {error.code}): run the same again"
+            )
         elif code == ExitCode.DENIED and isinstance(error, errors.DatabaseError):
             text = "this role lacks a right: see the grants of trex_app, trex_worker and others"
         leave(code, text)
-    except psycopg.Error as error:
-        leave(
-            code_of(errors.from_sqlstate(error.sqlstate)),
-            str(errors.from_sqlstate(error.sqlstate)),
-        )
     except KeyboardInterrupt:
         leave(ExitCode.INTERRUPTED, "interrupted")
     except BrokenPipeError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 import psycopg
 import typer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import PGconn, Ping
 
 from trex_client import migrate
 from trex_client._calls import Call, check_instance_key, render
@@ -64,12 +65,38 @@ def connect(dsn: str) -> Iterator[psycopg.Connection[Any]]:
         )
     except psycopg.ProgrammingError:
         failure = (ExitCode.USAGE, "the connection string can't be read")
-    except psycopg.Error:
-        failure = (ExitCode.UNREACHABLE, "no connection: unreachable, or the login was refused")
+    except psycopg.Error as error:
+        failure = _no_connection(dsn, error)
     if failure is not None or conn is None:
         leave(*(failure or (ExitCode.UNREACHABLE, "no connection")))
     with conn:
         yield conn
+
+
+_NOT_TRIED = (
+    "no connection was tried: the service isn't in pg_service.conf, or libpq refuses another"
+    " setting"
+)
+_REFUSED = (
+    "no connection: the server answers, but refuses this user, password or database, or has too"
+    " many connections"
+)
+
+
+def _no_connection(dsn: str, error: psycopg.Error) -> tuple[ExitCode, str]:
+    """Why there is none, as far as can be told without libpq's text, which names the settings."""
+    with suppress(psycopg.Error):
+        dsn = make_conninfo(dsn, connect_timeout="3")
+    match PGconn.ping(dsn.encode()):
+        case Ping.NO_ATTEMPT:
+            return ExitCode.USAGE, _NOT_TRIED
+        case Ping.NO_RESPONSE:
+            return ExitCode.UNREACHABLE, "no connection: no server answers at this host and port"
+        case Ping.REJECT:
+            return ExitCode.UNREACHABLE, "no connection: the server is starting or stopping"
+    if error.pgconn is not None and error.pgconn.needs_password:
+        return ExitCode.UNREACHABLE, "no connection: the server wants a password, and none is given"
+    return ExitCode.UNREACHABLE, _REFUSED
 
 
 def check_schema(conn: psycopg.Connection[Any]) -> None:
@@ -106,10 +133,12 @@ def run_call(call: Call[Any], key: str, dsn: str, *, as_json: bool, print_sql: b
     if print_sql:
         typer.echo(render(call))
         return
+    statement, params = call
     with connect(dsn) as conn:
         check_schema(conn)
         result = PostgresClient(conn, key).run(call)
-    statement = call[0]
+        if statement.name == "bind":
+            _warn_if_missing(conn, params[1])
     rows: list[object]
     if result is None:
         return
@@ -127,6 +156,11 @@ def run_call(call: Call[Any], key: str, dsn: str, *, as_json: bool, print_sql: b
     code = code_of_results(rows)
     if code != ExitCode.OK:
         raise typer.Exit(int(code))
+
+
+def _warn_if_missing(conn: psycopg.Connection[Any], role: str | None) -> None:
+    if conn.execute("select 1 from pg_catalog.pg_roles where rolname = %s", (role,)).rowcount == 0:
+        note("trex: there is no role of exactly this name; it is bound once there is one")
 
 
 _SCALARS = {

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import typer
+
+from trex_client._amount import exact
 
 _DURATION = re.compile(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,6})?)(?P<unit>ms|s|m|h|d)")
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -40,12 +42,9 @@ def _one_unit(number: str, unit: str) -> timedelta:
 def parse_amount(text: str) -> Decimal:
     """An exact decimal."""
     try:
-        value = Decimal(text)
-    except InvalidOperation:
+        return exact(text)
+    except ValueError:
         raise typer.BadParameter("a decimal number such as -12.50") from None
-    if not value.is_finite():
-        raise typer.BadParameter("a decimal number such as -12.50")
-    return value
 
 
 def parse_time(text: str) -> datetime:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from trex_client._amount import exact
 from trex_client._calls import Call, Calls
+from trex_client.cli._input import read_text
 from trex_client.cli._run import call_command
 from trex_client.cli._types import (
     Absent,
@@ -30,7 +32,6 @@ from trex_client.cli._types import (
     Worker,
     parse_duration,
 )
-from trex_client.cli.outbox import read_text
 from trex_client.errors import InvalidArgument
 from trex_client.model import RESULTS, Report
 
@@ -77,16 +78,16 @@ def _report_field(row: dict[str, Any], reports: list[Report]) -> str | None:
         return "result"
     try:
         if row.get("balance") is not None:
-            row["balance"] = Decimal(row["balance"])
-    except (InvalidOperation, TypeError, ValueError):
+            row["balance"] = exact(row["balance"])
+    except ValueError:
         return "balance"
     delay = row.get("delay")
     try:
         if isinstance(delay, str):
             row["delay"] = parse_duration(delay)
         elif delay is not None:
-            row["delay"] = timedelta(microseconds=int(Decimal(delay) * 1_000_000))
-    except (typer.BadParameter, InvalidOperation, OverflowError, TypeError, ValueError):
+            row["delay"] = timedelta(microseconds=int(exact(delay) * 1_000_000))
+    except (typer.BadParameter, OverflowError, ValueError):
         return "delay"
     reports.append(Report(**row))
     return None

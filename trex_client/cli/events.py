@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from trex_client._calls import Call, render
 from trex_client._calls_reconcile import AllCalls
 from trex_client._events import Content, read_content
 from trex_client.cli._exit import ExitCode, exit_codes, note
+from trex_client.cli._input import is_stdin, stdin
 from trex_client.cli._output import line, show, wants_json
 from trex_client.cli._run import check_schema, connect, conninfo, help_text, instance_key
 from trex_client.cli._types import (
@@ -26,7 +26,7 @@ from trex_client.cli._types import (
     PrintSql,
     Service,
 )
-from trex_client.cli.importer import progress_bar
+from trex_client.cli.importer import AGAIN, progress_bar
 from trex_client.errors import InvalidArgument
 from trex_client.postgres import PostgresClient
 
@@ -142,8 +142,8 @@ def call(calls: AllCalls, provider: str, account: str, one: Line) -> Call[Receiv
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes], int | None]]:
-    if str(path) == "-":
-        yield sys.stdin.buffer, None
+    if is_stdin(path):
+        yield stdin(), None
         return
     try:
         stream = path.open("rb")
@@ -214,7 +214,7 @@ def register(group: typer.Typer) -> None:
                             read += sum(len(one.raw) + 1 for one in chunk)
                             progress(read)
                     except BaseException:
-                        note(f"stopped after {job.summary()['events']} events; run the same again")
+                        note(f"stopped after {job.summary()['events']} events: {AGAIN}")
                         raise
         totals = job.summary()
         if not each:

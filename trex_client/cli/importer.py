@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import stat
 import sys
 from collections import Counter
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
@@ -17,8 +19,10 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from trex_client._amount import exact
 from trex_client._calls import Calls, encode_json, render
-from trex_client.cli._exit import ExitCode, exit_codes, note
+from trex_client.cli._exit import ExitCode, exit_codes, leave, note
+from trex_client.cli._input import is_stdin, stdin
 from trex_client.cli._output import show, wants_json
 from trex_client.cli._run import check_schema, connect, conninfo, help_text, instance_key
 from trex_client.cli._types import (
@@ -42,6 +46,9 @@ FIELDS = (
     "ordering_key", "effect_policy", "delay",
 )  # fmt: skip
 _NOTES = 20
+AGAIN = "what is stored counts as there already when it is run again"
+# How each line of a reject file begins.
+_REJECTED = b'{"line": '
 _LONGEST_FIELD = 64 * 1024 * 1024
 
 
@@ -67,23 +74,12 @@ def read_rows(stream: IO[str], kind: str, topic: str | None) -> Iterator[SourceR
 def _csv_rows(stream: IO[str], topic: str | None) -> Iterator[SourceRow]:
     csv.field_size_limit(_LONGEST_FIELD)
     reader = csv.reader(stream, strict=True)
-    try:
-        header = next(reader, [])
-    except csv.Error:
-        header = []
+    header = next(_cells(reader), (1, []))[1]
     if "idempotency_key" not in header or len(set(header)) != len(header):
         raise InvalidArgument("the first line must name each column once, idempotency_key too")
     if "payload" in header and set(header) - set(FIELDS):
         raise InvalidArgument("a column is unknown; extra columns are for files without payload")
-    while True:
-        line = reader.line_num + 1
-        try:
-            cells = next(reader, None)
-        except csv.Error:
-            yield SourceRow(line, None, None, "csv")
-            continue
-        if cells is None:
-            return
+    for line, cells in _cells(reader):
         if not cells:
             continue
         if len(cells) != len(header):
@@ -95,16 +91,35 @@ def _csv_rows(stream: IO[str], topic: str | None) -> Iterator[SourceRow]:
         yield _row(line, row, topic, payload_json=row.get("payload"))
 
 
+def _cells(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Rows with the line that each begins on. After a broken quote nobody can tell where the next
+    row begins.
+    """
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except csv.Error:
+            raise InvalidArgument(
+                f"line {line}: a quote isn't closed, or something follows a closed one"
+            ) from None
+        except StopIteration:
+            return
+        yield line, cells
+
+
 def _ndjson_rows(stream: IO[str], topic: str | None) -> Iterator[SourceRow]:
     for line, text in enumerate(stream, start=1):
         if not text.strip():
             continue
         try:
-            row = json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError):
+            row, twice = _load(text)
+        except (ValueError, RecursionError, InvalidOperation):
             yield SourceRow(line, text.rstrip("\n"), None, "json")
             continue
-        if isinstance(row, dict):
+        if twice:
+            yield SourceRow(line, text.rstrip("\n"), None, "a field is there twice")
+        elif isinstance(row, dict):
             payload = row.get("payload")
             try:
                 text_of_payload = encode_json(payload) if "payload" in row else None
@@ -114,6 +129,23 @@ def _ndjson_rows(stream: IO[str], topic: str | None) -> Iterator[SourceRow]:
             yield _row(line, row, topic, payload_json=text_of_payload)
         else:
             yield SourceRow(line, text.rstrip("\n"), None, "json")
+
+
+def _load(text: str) -> tuple[Any, bool]:
+    """What the line says, and whether the row names a field twice. Of objects inside the payload
+    jsonb keeps the last one.
+    """
+    names: list[str] = []
+
+    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        # The outermost object is built last.
+        names[:] = [name for name, _ in pairs]
+        return dict(pairs)
+
+    row = json.loads(
+        text, parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=build
+    )
+    return row, isinstance(row, dict) and len(set(names)) != len(names)
 
 
 def _refuse_constant(_name: str) -> None:
@@ -137,7 +169,7 @@ def _row(
         values["cash_delta"] = _decimal(values.get("cash_delta"))
         wrong = "delay"
         values["delay"] = _delay(values.get("delay"))
-    except (ValueError, TypeError, InvalidOperation, typer.BadParameter):
+    except (ValueError, TypeError, typer.BadParameter):
         return SourceRow(line, row, None, wrong)
     if "idempotency_key" not in values:
         return SourceRow(line, row, None, "idempotency_key")
@@ -145,11 +177,7 @@ def _row(
 
 
 def _decimal(value: object) -> Decimal | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (str, int, Decimal)):
-        raise TypeError
-    return Decimal(value)
+    return None if value is None else exact(value)
 
 
 def _delay(value: object) -> timedelta | None:
@@ -160,10 +188,37 @@ def _delay(value: object) -> timedelta | None:
     return parse_duration(value)
 
 
+@contextmanager
+def _reject_file(path: Path | None, source: IO[str]) -> Iterator[IO[bytes] | None]:
+    """The file for refused rows. Only one that is new, empty or of an earlier import is written
+    over, and never the one that is read.
+    """
+    if path is None:
+        yield None
+        return
+    try:
+        # Not yet cut off: what is open is judged first, whatever its name is.
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError:
+        raise typer.BadParameter("the file can't be written", param_hint="--reject") from None
+    with os.fdopen(number, "wb", buffering=0) as stream:
+        there = os.fstat(number)
+        with suppress(OSError):
+            if os.path.samestat(there, os.fstat(source.fileno())):
+                raise typer.BadParameter("this is the file that is read", param_hint="--reject")
+        if stat.S_ISREG(there.st_mode):
+            if os.pread(number, len(_REJECTED), 0) not in (b"", _REJECTED):
+                raise typer.BadParameter(
+                    "the file exists, and isn't of an earlier import", param_hint="--reject"
+                )
+            os.ftruncate(number, 0)
+        yield stream
+
+
 class Import:
     """Enqueues rows in batches, each a transaction, and counts what became of every row."""
 
-    def __init__(self, client: PostgresClient, reject: IO[str] | None) -> None:
+    def __init__(self, client: PostgresClient, reject: IO[bytes] | None) -> None:
         self._client = client
         self._reject = reject
         self.counts: Counter[str] = Counter()
@@ -209,7 +264,13 @@ class Import:
             note("more rows were refused; --reject FILE names them all")
         if self._reject is not None:
             entry = {"line": row.line, "reason": reason, "argument": argument, "row": row.source}
-            self._reject.write(json.dumps(entry, default=str) + "\n")
+            text = (json.dumps(entry, default=str) + "\n").encode()
+            try:
+                whole = self._reject.write(text) == len(text)
+            except OSError:
+                whole = False
+            if not whole:
+                leave(ExitCode.FAILED, "the file of --reject can't be written")
 
     def summary(self) -> dict[str, int]:
         """Rows read, and what became of them."""
@@ -241,12 +302,12 @@ def _opened(path: Path) -> Iterator[tuple[IO[str], int | None]]:
     row by row.
     """
     options: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
-    if str(path) == "-":
-        stdin = TextIOWrapper(sys.stdin.buffer, **options)
+    if is_stdin(path):
+        text = TextIOWrapper(stdin(), **options)
         try:
-            yield stdin, None
+            yield text, None
         finally:
-            stdin.detach()
+            text.detach()
         return
     try:
         stream = path.open(**options)
@@ -297,7 +358,8 @@ def register(app: typer.Typer) -> None:
             int, typer.Option("--batch", min=1, max=10_000, help="Rows in one transaction.")
         ] = 500,
         reject: Annotated[
-            Path | None, typer.Option("--reject", help="Write refused rows here, as NDJSON.")
+            Path | None,
+            typer.Option("--reject", help="New file for refused rows, as NDJSON."),
         ] = None,
         instance: InstanceOption = "",
         dsn_file: DsnFile = None,
@@ -313,8 +375,8 @@ def register(app: typer.Typer) -> None:
                     _print_sql(Calls(key), rows, batch)
                     return
                 with (
+                    _reject_file(reject, stream) as refused,
                     connect(conninfo(dsn_file, service)) as conn,
-                    reject.open("w", encoding="utf-8") if reject else nullcontext() as refused,
                     progress_bar("import", size) as progress,
                 ):
                     check_schema(conn)
@@ -325,7 +387,8 @@ def register(app: typer.Typer) -> None:
                             if size is not None:
                                 progress(stream.buffer.raw.tell())  # type: ignore[attr-defined]
                     except BaseException:
-                        note(f"stopped after {sum(job.counts.values())} rows; run the same again")
+                        if job.counts:
+                            note(f"stopped after {job.counts.total()} rows: {AGAIN}")
                         raise
         summary = job.summary()
         show(summary, as_json=wants_json(asked=json), title=f"import into {key}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +12,7 @@ from trex_client._calls import Call, check_json
 from trex_client._calls_reconcile import AllCalls
 from trex_client.cli import events
 from trex_client.cli._exit import ExitCode, exit_codes, leave
+from trex_client.cli._input import read_bytes
 from trex_client.cli._run import call_command, conninfo, help_text
 from trex_client.cli._types import DsnFile, InputFile, InstanceOption, MessageId, Service
 from trex_client.errors import InvalidArgument
@@ -126,7 +126,7 @@ def _register_calls(group: typer.Typer) -> None:
     ) -> Call[Any]:
         """Store one event by hand, byte for byte, that was got otherwise than by a webhook. Whether
         it is genuine is for the caller to know."""
-        raw = _read(file)
+        raw = read_bytes(file)
         text = raw.decode("utf-8", "replace").removeprefix("\ufeff")
         return calls.receive(
             provider,
@@ -184,13 +184,6 @@ def address(text: str, option: str) -> tuple[str, int]:
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise typer.BadParameter("HOST:PORT such as 127.0.0.1:8080", param_hint=option)
     return host.strip("[]"), int(port)
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    except OSError:
-        raise typer.BadParameter("the file can't be read", param_hint="FILE") from None
 
 
 def _readable(text: str) -> str:

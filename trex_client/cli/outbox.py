@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from trex_client._calls import Call, Calls
+from trex_client.cli._input import read_text
 from trex_client.cli._run import call_command
 from trex_client.cli._types import (
     After,
@@ -21,16 +21,6 @@ from trex_client.cli._types import (
 )
 
 PANEL = "Outbox"
-
-
-def read_text(path: Path) -> str:
-    """Content of a file, or of stdin for `-`."""
-    try:
-        if str(path) == "-":
-            return sys.stdin.buffer.read().decode()
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise typer.BadParameter("the file can't be read, or isn't UTF-8") from None
 
 
 def register(app: typer.Typer) -> None:

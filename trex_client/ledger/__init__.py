@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from trex_client._amount import exact
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from types import TracebackType
@@ -387,13 +389,7 @@ def _amount(payload: object) -> Decimal | None:
     for name in ("account", "currency"):
         if not isinstance(payload.get(name), str):
             raise ValueError(name)
-    value = payload["amount"]
-    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
-        raise ValueError("amount")
-    number = Decimal(value)
-    if not number.is_finite():
-        raise ValueError("amount")
-    return number
+    return exact(payload["amount"])
 
 
 async def _respond(

@@ -13,6 +13,8 @@ import psycopg
 import pytest
 
 from tests.py.cli.conftest import PROGRAM, Trex, clean_environment
+from trex_client.cli._exit import code_of
+from trex_client.errors import from_sqlstate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,6 +151,9 @@ def test_instances(trex: Trex) -> None:
     assert done.row == {"result": "registered"}
     user = trex("instance", "show").row["bound_roles"][0]
     assert trex("instance", "bind", user, *new, *WHY).row == {"changed": True}
+    assert "no role" not in trex("instance", "bind", user, *new, *WHY).err
+    done = trex("instance", "bind", user.upper() + "_to_come", *new, *WHY)
+    assert (done.row, "no role" in done.err) == ({"changed": True}, True)
     shown = trex("instance", "show", *new).row
     assert (shown["max_attempts"], shown["lease_default"]) == (3, 60.0)
     assert trex("instance", "pause", *new, *WHY).row == {"changed": True}
@@ -255,9 +260,45 @@ def test_other_exit_codes(trex: Trex, pg_db: Database, enqueued: Enqueue, nowher
     assert trex("enqueue", "post", "x", "--payload", "1", TREX_DSN=read_only).code == 10
 
 
+def test_what_is_in_the_way_is_worth_another_try(trex: Trex, pg_db: Database) -> None:
+    holder = pg_db.connect()
+    with holder.transaction():
+        holder.execute("lock table trex.message in access exclusive mode")
+        for setting in ("lock_timeout=50", "statement_timeout=50"):
+            dsn = f"{pg_db.dsn()} options='-c {setting}'"
+            done = trex("enqueue", "post", "k", "--payload", "1", TREX_DSN=dsn)
+            assert (done.code, done.out) == (9, "")
+            assert "run the same again" in done.err
+
+
+@pytest.mark.parametrize("code", ["40001", "40P01", "55P03", "57014", "53300", "57P01", "08006"])
+def test_sqlstates_that_are_worth_another_try(code: str) -> None:
+    assert code_of(from_sqlstate(code)) == 9
+
+
+def test_why_there_is_no_connection(trex: Trex, pg_db: Database, tmp_path: Path) -> None:
+    nothing = tmp_path / "pg_service.conf"
+    nothing.touch()
+    sentences = set()
+    for code, more in (
+        (9, {"TREX_DSN": f"{pg_db.dsn()} dbname=s3cr3t_db"}),
+        (9, {"TREX_DSN": f"{pg_db.dsn()} port=1"}),
+        (9, {"TREX_DSN": "host=s3cr3t.invalid"}),
+        (2, {"TREX_DSN": "service=s3cr3t", "PGSERVICEFILE": str(nothing)}),
+    ):
+        done = trex("stats", **more)
+        assert (done.code, done.out) == (code, "")
+        assert "s3cr3t" not in done.err
+        sentences.add(done.err)
+    assert len(sentences) == 3
+
+
 def test_a_database_without_the_schema(empty_db: Database) -> None:
     empty = Trex(TREX_DSN=empty_db.dsn(), TREX_INSTANCE="shop")
-    assert empty("stats").code == 11
+    done = empty("stats")
+    assert done.code == 11
+    assert "older" not in done.err
+    assert "trex migrate" in done.err
     assert empty("doctor").code == 12
 
 

@@ -152,3 +152,121 @@ def test_the_keys_of_others_are_seen(trex: Trex, pg_db: Database) -> None:
     text = '{"idempotency_key":"k1","payload":1}\n{"idempotency_key":"k1","payload":2}\n'
     done = trex("import", "-", "--topic", "post", stdin=text)
     assert (done.row["duplicate"], done.row["conflict"]) == (1, 1)
+
+
+@pytest.mark.parametrize("link", ["same", "hard", "soft", "stdin"])
+def test_the_file_that_is_read_is_never_written(trex: Trex, tmp_path: Path, link: str) -> None:
+    path = tmp_path / "m.ndjson"
+    path.write_text(text := '{"line": 1, "idempotency_key": "k1"}\n')
+    other = tmp_path / "other"
+    if link == "hard":
+        other.hardlink_to(path)
+    elif link == "soft":
+        other.symlink_to(path)
+    else:
+        other = path
+    if link == "stdin":
+        with path.open() as stdin:
+            arguments = ("import", "-", "--topic", "post", "--reject", str(other))
+            process = trex.start(*arguments, stdin=stdin, stderr=subprocess.PIPE)
+            process.communicate(timeout=60)
+            code = process.returncode
+    else:
+        code = trex("import", str(path), "--topic", "post", "--reject", str(other)).code
+    assert (code, path.read_text()) == (2, text)
+
+
+def test_only_a_file_of_refused_rows_is_written_over(
+    trex: Trex, file: Path, tmp_path: Path
+) -> None:
+    valuable = tmp_path / "valuable"
+    valuable.write_text("years of work\n")
+    arguments = ("import", str(file), "--topic", "post", "--reject")
+    for place in (valuable, tmp_path, tmp_path / "missing" / "x", "/proc/version"):
+        done = trex(*arguments, str(place))
+        assert (done.code, done.out) == (2, "")
+        assert "--reject" in done.err
+    assert valuable.read_text() == "years of work\n"
+    refused = tmp_path / "refused"
+    refused.touch()
+    assert trex(*arguments, str(refused)).code == 12
+    before = refused.read_text()
+    with refused.open("a") as stream:
+        stream.write("longer than the next time\n")
+    assert trex(*arguments, str(refused)).code == 12
+    assert refused.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('topic,idempotency_key,payload\npost,k1,1\n\npost,"k2,2\npost,k3,3\n', 4),
+        ('topic,idempotency_key,payload\npost,"a\nb",1\npost,"k2"x,2\npost,k3,3\n', 4),
+        ('topic,"idempotency_key\npost,k1\n', 1),
+    ],
+)
+def test_a_broken_quote_ends_the_import_at_its_line(
+    trex: Trex, tmp_path: Path, text: str, line: int
+) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text(text)
+    done = trex("import", str(path), "--batch", "1")
+    assert (done.code, done.out) == (2, "")
+    assert f"line {line}: a quote" in done.err
+    assert [row["idempotency_key"] for row in trex("pending").rows] in ([], ["k1"])
+    assert "run the same again" not in done.err
+
+
+def test_a_header_that_does_not_fit_is_not_run_again(trex: Trex, tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text("topic,payload\n")
+    assert "again" not in trex("import", str(path)).err
+
+
+def test_a_row_that_names_a_field_twice_is_refused(trex: Trex) -> None:
+    rows = (
+        '{"idempotency_key":"k1","idempotency_key":"k2","payload":1}',
+        '{"idempotency_key":"k3","payload":1,"payload":{"a":1}}',
+        '{"idempotency_key":"k4","note":1,"note":2}',
+        '{"idempotency_key":"k5","payload":{"a":1,"a":2}}',
+    )
+    done = trex("import", "-", "--topic", "post", stdin="\n".join(rows))
+    assert (done.row["enqueued"], done.row["invalid"]) == (1, 3)
+    assert trex("claim", "--worker", "w", "-n", "9").row["payload"] == {"a": 2}
+
+
+AMOUNTS = [
+    "1_0",
+    "1_000",
+    "\u0661\u0662",
+    " 1",
+    "1 ",
+    "NaN",
+    "Infinity",
+    "0x1",
+    "1,5",
+    "--1",
+    "",
+    ".",
+]
+
+
+@pytest.mark.parametrize("amount", AMOUNTS)
+def test_an_amount_is_ascii_digits(trex: Trex, nowhere: Trex, amount: str) -> None:
+    cash = {"account": "a", "currency": "USD", "cash_delta": amount}
+    text = json.dumps({"idempotency_key": "k", "payload": 1, **cash})
+    done = trex("import", "-", "--topic", "post", stdin=text)
+    assert (done.row["enqueued"], done.row["invalid"]) == (0, 1)
+    table = f'idempotency_key,account,currency,cash_delta\nk,a,USD,"{amount}"\n'
+    done = trex("import", "-", "--format", "csv", "--topic", "post", stdin=table)
+    assert (done.row["enqueued"], done.row["invalid"]) == (0, 1)
+    money = ("--account", "a", "--currency", "USD", "--cash-delta", amount)
+    assert trex("enqueue", "post", "k", "--payload", "1", *money).code == 2
+    assert trex("complete", "1", "2", "--balance", amount, "--version", "1").code == 2
+    report = {"message_id": 1, "fence": 2, "result": "completed", "balance": amount, "version": 1}
+    assert nowhere("record", "-", "-i", "shop", stdin=json.dumps(report)).code == 2
+
+
+def test_a_number_beyond_any_decimal_is_no_json(trex: Trex) -> None:
+    text = '{"idempotency_key":"k","payload":1e99999999999999999999}'
+    assert trex("import", "-", "--topic", "post", stdin=text).row["invalid"] == 1
