@@ -106,9 +106,10 @@ class _Identity(TypedDict):
 def find_servers() -> list[ServerBinaries]:
     """List the PostgreSQL servers of this machine, newest first, one for each major version.
 
-    Looked at in this order: the folders in `TREX_PG_BINDIRS` (separated by `:`), the installed
-    wheels (extra `trex[embedded]`), the places where Debian and RPM packages put them. Of several
-    with the same major version the first counts. Versions below 15 are left out.
+    With `TREX_PG_BINDIRS` set, only its folders (separated by `:`) are looked at. Else, in this
+    order: the installed wheels (extra `trex[embedded]`), the places where Debian and RPM packages
+    put them. Of several with the same major version the first counts. Versions below 15 are left
+    out.
     """
     found: dict[int, ServerBinaries] = {}
     for bindir in _candidate_bindirs():
@@ -122,9 +123,10 @@ def find_servers() -> list[ServerBinaries]:
 
 
 def _candidate_bindirs() -> Iterator[Path]:
-    for entry in os.environ.get("TREX_PG_BINDIRS", "").split(os.pathsep):
-        if entry:
-            yield Path(entry)
+    named = os.environ.get("TREX_PG_BINDIRS", "")
+    if named:
+        yield from (Path(entry) for entry in named.split(os.pathsep) if entry)
+        return
     for wheel in _WHEELS:
         spec = importlib.util.find_spec(wheel)
         for folder in (spec.submodule_search_locations or ()) if spec else ():

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+import typer
 
 from tools import cli_docs, docs, field_cases, tour
 from trex_client.demo import faults, source
@@ -41,6 +43,8 @@ CASES = [
     }.items()
     for number in numbers
 ]
+# Whatever is wrong with a command line: Typer keeps its name to itself.
+USAGE = typer.BadParameter.__mro__[1]
 WITH_BLOCKS = ["README.md", "docs/sql-without-python.md", "docs/operations.md"]
 
 
@@ -141,6 +145,72 @@ def test_what_the_pages_tell_to_type_exists():
                 assert option in known, f"{name_of(page)}: trex {line}"
 
 
+def typed(text, suffix):
+    """Command lines of `trex` that a file tells to type, as words. In prose and programs: those
+    between backticks; a mere name of a command is none.
+    """
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if suffix == ".md" else []
+    spans = re.findall(r"`(trex [^`\n]+)`", text)
+    if suffix == ".sh":
+        blocks = [re.sub(r"(?m)^\s*#.*", "", text)]
+    found = []
+    for code in [*blocks, *spans]:
+        for line in code.replace("\\\n", " ").splitlines():
+            for match in re.finditer(r"(?<![/\w.-])(?:\.venv/bin/)?trex ([a-z].*)", line):
+                words = shlex.split(match[1], comments=True)
+                end = [n for n, word in enumerate(words) if re.match(r"[|<>&;]|[0-9]>", word)]
+                words = words[: min(end, default=len(words))]
+                if code in blocks or any(word.startswith("-") for word in words):
+                    found.append(words)
+    return found
+
+
+def typed_files():
+    kept = [*PAGES, *(ROOT / "ops").iterdir(), *(ROOT / "examples").rglob("*.*")]
+    return [path for path in kept if path.suffix in (".md", ".yaml", ".py", ".sh", ".mjs", ".toml")]
+
+
+def complete(words):
+    """Parse as the program would, without running anything."""
+    commands = dict(cli_docs.commands())
+    name = words[0] if words[0] in commands else " ".join(words[:2])
+    rest = words[len(name.split()) :]
+    commands[name].make_context(name, rest)
+
+
+def test_command_lines_can_be_typed_as_they_are(monkeypatch):
+    monkeypatch.setenv("TREX_ACTOR", "me")
+    monkeypatch.setenv("TREX_INSTANCE", "till")
+    wrong = []
+    seen = 0
+    for path in typed_files():
+        for words in typed(path.read_text(encoding="utf-8"), path.suffix):
+            seen += 1
+            try:
+                complete(words)
+            except (KeyError, USAGE) as error:
+                wrong.append(f"{name_of(path)}: trex {shlex.join(words)}: {error}")
+    assert not wrong, "\n".join(wrong)
+    assert seen > 30
+
+
+def test_examples_of_every_help_can_be_typed_as_they_are(monkeypatch):
+    monkeypatch.setenv("TREX_ACTOR", "me")
+    monkeypatch.setenv("TREX_INSTANCE", "till")
+    for name, command in cli_docs.commands():
+        examples = command.help.partition("Examples")[2].partition(":\n")[2]
+        lines = typed(f"```sh\n{examples}\n```", ".md")
+        assert lines, name
+        for words in lines:
+            complete(words)
+
+
+def test_a_command_line_without_a_required_option_is_noticed():
+    (words,) = typed("say `trex instance register --no-wake` now", ".md")
+    with pytest.raises(USAGE):
+        complete(words)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -203,6 +273,12 @@ def test_decisions_are_numbered_without_gaps():
         text = (ROOT / "docs" / "decisions" / name).read_text(encoding="utf-8")
         assert text.startswith(f"# {int(name[:4])}. ")
         assert "\nStatus: " in text
+
+
+def test_every_page_is_linked_from_the_readme():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"](docs/{page.name})" in text, page.name
 
 
 def test_the_scripts_are_shell():

@@ -79,15 +79,15 @@ def test_find_servers_lists_each_version_once_newest_first():
 
 
 @needs_server
-def test_a_named_folder_comes_first(tmp_path, monkeypatch):
+def test_only_named_folders_count(tmp_path, monkeypatch):
     shutil.copytree(SERVERS[0].bindir, tmp_path / "bin", symlinks=True)
     monkeypatch.setenv("TREX_PG_BINDIRS", f"/nowhere{os.pathsep}{tmp_path / 'bin'}")
     for name, script in (("postgres", "echo 'postgres (PostgreSQL) 99.1'"), ("initdb", "")):
         (tmp_path / "bin" / name).unlink()
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    assert find_servers()[0].full == "99.1"
-    assert find_servers()[0].bindir == tmp_path / "bin"
+    (found,) = find_servers()
+    assert (found.full, found.bindir) == ("99.1", tmp_path / "bin")
 
 
 def test_without_servers_the_error_says_what_to_do(monkeypatch):

@@ -92,6 +92,14 @@ def test_a_wrong_mapping_imports_nothing(old_db, tools, changes):
     assert row == (0,)
 
 
+@pytest.mark.parametrize("missing", ["source", "key", "state"])
+def test_a_missing_variable_is_named(pg_db, tools, missing):
+    given = {name: value for name, value in MAPPING.items() if name != missing}
+    done = tools.psql(pg_db, file=LEGACY / "import.psql", **given)
+    assert done.returncode == 3
+    assert f"-v {missing}=" in done.stderr
+
+
 def test_two_tables_keep_apart(old_db, tools):
     conn = old_db.connect()
     conn.execute("create table public.jobs (shard text, n int, body text, cents bigint)")
