@@ -1,4 +1,4 @@
-"""A worker in few lines: claim, call, record. The daemon `trex worker` does the same, and more.
+"""A worker in few lines: claim, call, record. The daemon `trex daemon` does the same, and more.
 
     TREX_DSN=... TREX_INSTANCE=... LEDGER_DSN=... python examples/python_worker.py
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from trex_client.adapters import wire_key
-from trex_client.errors import ClaimLost
+from trex_client.errors import ClaimLost, TrexError
 from trex_client.postgres import PostgresClient
 
 if TYPE_CHECKING:
@@ -37,9 +38,15 @@ def deliver(client: PostgresClient, ledger: psycopg.Connection[Any], claim: Clai
     if claim.uncertain:
         # An earlier attempt may have arrived: ask before anything is sent again.
         asked = (claim.account, claim.currency, claim.cash_delta, key)
-        found, reference, balance, version, ours = ledger.execute(LOOKUP, asked).fetchone() or (
-            [None] * 5
-        )
+        try:
+            row = ledger.execute(LOOKUP, asked).fetchone()
+        except psycopg.Error:
+            row = None
+        if row is None:
+            # Nobody knows, so nothing is sent.
+            client.mark_unknown(message, fence, reason="lookup_failed")
+            return "lookup failed"
+        found, reference, balance, version, ours = row
         if found and not ours:
             # Somebody else has used the key; our movement isn't in the ledger.
             client.conflict(message, fence)
@@ -89,6 +96,18 @@ def deliver(client: PostgresClient, ledger: psycopg.Connection[Any], claim: Clai
 
 def main() -> None:
     """Work until nothing can be claimed."""
+    try:
+        work()
+    except KeyError as error:
+        sys.exit(f"{error.args[0]} isn't set")
+    except psycopg.Error:
+        sys.exit("no connection to trex or to the ledger, or it was lost")
+    except TrexError as error:
+        sys.exit(str(error))
+
+
+def work() -> None:
+    """Claim and deliver. Raises what connecting raises, and what the functions of trex raise."""
     worker = f"python-{secrets.token_hex(8)}"
     with (
         psycopg.connect(os.environ["TREX_DSN"], autocommit=True) as conn,

@@ -10,8 +10,14 @@
 // --once ends when nothing can be claimed. SIGTERM finishes the batch and ends.
 
 import { createHash, randomBytes } from 'node:crypto';
-import pg from 'pg';
 
+const pg = await import('pg').then(
+  (found) => found.default,
+  () => {
+    console.error('the package pg is missing: run npm install in the folder of worker.mjs');
+    process.exit(2);
+  },
+);
 const { TREX_DSN, TREX_INSTANCE: instance, LEDGER_DSN } = process.env;
 if (!TREX_DSN || !instance || !LEDGER_DSN) {
   console.error('TREX_DSN, TREX_INSTANCE and LEDGER_DSN are needed');
@@ -143,14 +149,18 @@ async function record(rows, outcomes) {
   });
 }
 
-// A lost connection is made again; an error of trex (TX...) is for people.
+// What no waiting repairs: an argument, a right, a schema, a login, a database.
+const FINAL = /^(TX(?!503)|42|3F|3D|28)/;
+
+// A lost connection is made again; the rest is for people.
 async function patiently(call) {
   for (let attempt = 1; ; attempt += 1) {
     try {
       return await call();
     } catch (error) {
       const code = error.code ?? '';
-      if (code.startsWith('TX') || code.startsWith('42') || (once && attempt === 5)) throw error;
+      if (FINAL.test(code) || (once && attempt === 5)) throw error;
+      console.error(`asking again after ${code || 'a lost connection'}`);
       await pause(Math.min(100 * 2 ** attempt, 5000));
       if (stopping && attempt > 5) throw error;
     }
@@ -175,6 +185,7 @@ async function listen() {
 
 let failed = false;
 try {
+  await patiently(() => ledger.query('select 1')); // before anything is claimed
   let idle = false;
   while (!stopping) {
     const rows = await patiently(claim);
@@ -195,7 +206,7 @@ try {
   if (listener) await listener.query('select trex.unlisten($1, $2)', [instance, worker]).catch(() => {});
 } catch (error) {
   failed = true;
-  console.error(`stopped: SQLSTATE ${error.code ?? 'none'}`);
+  console.error(`stopped: ${error.code ?? error.name}`);
 }
 listener?.release();
 await Promise.allSettled([trex.end(), ledger.end()]);

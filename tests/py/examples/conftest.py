@@ -90,6 +90,7 @@ class Shop:
             "TREX_DSN": uri(self.trex.dsn("worker", tcp=True)),
             "TREX_INSTANCE": INSTANCE,
             "LEDGER_DSN": uri(self.ledger.dsn(tcp=True)),
+            "LEDGER_SERVICE": "ledger",
         }
 
 
@@ -152,13 +153,17 @@ def node_worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def command(
-    request: pytest.FixtureRequest, shop: Shop
+    request: pytest.FixtureRequest, shop: Shop, tmp_path: Path
 ) -> Callable[[str], tuple[list[str], dict[str, str]]]:
     """How to run an example's worker once: `command("node")` -> arguments and environment."""
 
     def make(kind: str) -> tuple[list[str], dict[str, str]]:
         environment = shop.environment()
         if kind == "psql":
+            services = tmp_path / "pg_service.conf"
+            part = conninfo_to_dict(shop.ledger.dsn(tcp=True))
+            services.write_text("[ledger]\n" + "".join(f"{k}={v}\n" for k, v in part.items()))
+            environment["PGSERVICEFILE"] = str(services)
             embedded = shop.trex.server.embedded
             if embedded is not None:
                 environment["PATH"] = f"{embedded.bindir}:{environment['PATH']}"

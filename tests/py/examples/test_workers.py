@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import time
@@ -10,7 +11,7 @@ from decimal import Decimal
 
 import pytest
 
-from tests.py.examples.conftest import INSTANCE, awkward_movements
+from tests.py.examples.conftest import EXAMPLES, INSTANCE, awkward_movements
 from trex_client.model import Movement
 from trex_client.postgres import PostgresClient
 
@@ -199,3 +200,65 @@ def test_a_role_that_is_not_bound_is_told_nothing(shop, command, kind):
     )
     assert done.returncode == 1
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_look_up_that_fails_sends_nothing(shop, command, kind):
+    shop.enqueue(numbered(1))
+    dead = PostgresClient(shop.trex.connect("worker"), INSTANCE)
+    assert len(dead.claim("dead", 1, lease=timedelta(milliseconds=100))) == 1
+    shop.trex.clock.advance(1)
+    shop.ledger.connect().execute("alter function ledger.lookup(text) rename to gone")
+    run(command, kind)
+    reasons = shop.trex.connect().execute("select distinct reason from trex.outcome").fetchall()
+    assert ("lookup_failed",) in reasons
+    assert shop.client.status(idempotency_key="m-0").uncertain is True
+    assert shop.ask("select count(*) from ledger.posting") == [(0,)]
+
+
+def ends(command, kind, **more):
+    words, environment = command(kind)
+    done = subprocess.run(
+        words, env={**environment, **more}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode != 0
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_role_that_is_not_bound_is_told_once(shop, command, kind):
+    shop.operator.unbind("trex_test_worker", actor="test", reason="test")
+    assert any(word in ends(command, kind) for word in ("TX403", "not bound"))
+
+
+@pytest.mark.parametrize("kind", ["node", "python"])
+def test_a_ledger_that_is_missing_is_told_in_one_line(shop, command, kind):
+    missing = shop.environment()["LEDGER_DSN"] + "_missing"
+    assert "_missing" not in ends(command, kind, LEDGER_DSN=missing)
+
+
+def test_node_without_its_package_says_so(shop, tmp_path):
+    shutil.copy(EXAMPLES / "node-worker" / "worker.mjs", tmp_path)
+    done = subprocess.run(
+        ["node", str(tmp_path / "worker.mjs")], env=shop.environment(), capture_output=True,
+        text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+def test_no_command_line_of_psql_has_a_connection(shop, command, tmp_path):
+    shop.enqueue(numbered(1))
+    words, environment = command("psql")
+    real = shutil.which("psql", path=environment["PATH"])
+    log = tmp_path / "log"
+    shim = tmp_path / "bin" / "psql"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" >> {log}\nexec {real} "$@"\n')
+    shim.chmod(0o755)
+    environment["PATH"] = f"{shim.parent}:{environment['PATH']}"
+    subprocess.run([*words, "--once"], env=environment, check=True, timeout=120)
+    assert shop.client.status(idempotency_key="m-0").state == "delivered"
+    given = log.read_text()
+    port = environment["PGPORT"]
+    assert not any(word in given for word in ("host", "password", "postgres:", "m-0", port))
