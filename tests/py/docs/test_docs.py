@@ -10,6 +10,7 @@ import shlex
 import subprocess
 from contextlib import nullcontext
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -170,9 +171,14 @@ def typed_files():
     return [path for path in kept if path.suffix in (".md", ".yaml", ".py", ".sh", ".mjs", ".toml")]
 
 
+@cache
+def known_commands():
+    return dict(cli_docs.commands())
+
+
 def complete(words):
     """Parse as the program would, without running anything."""
-    commands = dict(cli_docs.commands())
+    commands = known_commands()
     name = words[0] if words[0] in commands else " ".join(words[:2])
     rest = words[len(name.split()) :]
     commands[name].make_context(name, rest)
