@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import pytest
 import typer
@@ -45,7 +46,7 @@ CASES = [
     for number in numbers
 ]
 # Whatever is wrong with a command line: Typer keeps its name to itself.
-USAGE = typer.BadParameter.__mro__[1]
+USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
 WITH_BLOCKS = ["README.md", "docs/sql-without-python.md", "docs/operations.md"]
 
 
