@@ -245,7 +245,9 @@ class Import:
         try:
             self._enqueue([one])
         except InvalidArgument as refusal:
-            self._refused(one[0], "invalid", str(refusal).rpartition(": ")[2])
+            parts = str(refusal).split(": ")
+            field = next((part for part in parts if part in FIELDS), parts[-1])
+            self._refused(one[0], "invalid", field)
 
     def _enqueue(self, good: list[tuple[SourceRow, Movement]]) -> None:
         done = self._client.enqueue_many([m for _, m in good], on_conflict="report")
