@@ -1,6 +1,6 @@
--- One delivery: the same compare-and-set as in trex._record, but in one statement: the delivery goes
--- and its receipt comes. There a batch of one costs twice as much. Null when there was nothing to
--- record; trex._record then says why.
+-- One delivery: the same compare-and-set as in trex._record, but in one statement: the delivery
+-- goes and its receipt comes. There a batch of one costs twice as much. Null when there was nothing
+-- to record; trex._record then says why.
 create or replace function trex._deliver_one(
     p_instance_key text,
     p_message_id bigint,
