@@ -444,7 +444,15 @@ class MemoryOperations(MemoryInbox):
                 step.effect_policy, None,
             )  # fmt: skip
             self._check_payload(instance, [message])
-            message_id = self._enqueue([message], [None], "raise")[0].message_id
+            enqueued = self._enqueue([message], [None], "report")[0]
+            if enqueued.status == "conflict":
+                if on_refused == "raise":
+                    _refuse_operation("operation_conflict")
+                return Transitioned(
+                    entity, "operation_conflict", row.state if row else None,
+                    row.version if row else None, operation_id, None, None,
+                )  # fmt: skip
+            message_id = enqueued.message_id
         if row is None:
             where = (self._instance_key, machine, entity)
             db.put(tables.entity, where, EntityRow(*where, step.to_state, 1, operation_id, now))

@@ -38,6 +38,7 @@ declare
     v_revision integer;
     v_status text;
     v_message_id bigint;
+    v_key_taken boolean := false;
 begin
     if trex._is_slug(p_instance_key) is not true then
         perform trex._raise('TX400', 'instance_key');
@@ -107,6 +108,7 @@ begin
             when v_step.roles <> '[]' and not v_step.roles ? p_role then 'forbidden'
             when num_nonnulls(v_step.amount_min, v_step.amount_max) > 0 and p_amount is null then 'forbidden'
             when p_amount < v_step.amount_min or p_amount > v_step.amount_max then 'forbidden'
+            when v_key_taken then 'operation_conflict'
             else 'applied'
         end;
         if v_status = 'replayed' then
@@ -138,7 +140,7 @@ begin
             end if;
             v_message_id := null;
             if v_step.topic is not null then
-                select q.message_id into v_message_id
+                select q.message_id, q.status = 'conflict' into v_message_id, v_key_taken
                 from trex.enqueue(
                     p_instance_key, v_step.topic,
                     'operation:' || encode(sha256(convert_to(p_operation_id, 'UTF8')), 'hex'),
@@ -147,8 +149,14 @@ begin
                         'version', p_expected_version + 1, 'operation_id', p_operation_id,
                         'amount', trim_scale(p_amount), 'arguments', p_arguments
                     ),
-                    p_correlation_id => p_entity, p_effect_policy => v_step.effect_policy
+                    p_correlation_id => p_entity, p_effect_policy => v_step.effect_policy,
+                    p_on_conflict => 'report'
                 ) q;
+                -- The operation id is another entity's that has just committed, or its movement's
+                -- key was enqueued by somebody else.
+                if v_key_taken then
+                    perform trex._raise('TX902', 'another round');
+                end if;
             end if;
             insert into trex.operation (
                 instance_key, operation_id, kind, machine, entity, event, from_state, to_state, version, actor, role,
@@ -210,7 +218,7 @@ Returns: one transitioned: status applied, replayed (as it was then), or not_fou
   in this order, with the entity''s state and version now; message_id of what was put into the
       outbox
 Errors: TX400; TX503; TX403; TX404 no such machine or entity; TX422 the operation id has another
-  intent; TX412 another version;
+  intent, or the key of its movement is taken; TX412 another version;
   TX423 not from this state, not by this role, or not with this amount
 Locks: the entity row
 Idempotent: yes, by operation_id';

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
@@ -502,30 +503,50 @@ def test_an_entity_is_created_once(postgres, same_operation):
     assert len(postgres.rows("entity")) == len(postgres.rows("operation")) == 10
 
 
-def test_one_operation_id_on_two_entities_at_once_is_a_conflict(postgres):
+@pytest.mark.parametrize("sends", [False, True])
+def test_one_operation_id_on_two_entities_at_once_is_a_conflict(postgres, sends):
     postgres.uncompared()
     clients = [postgres.register("shop"), postgres.client("shop")]
     clients[0].machine_load("order", ORDER, **WHO)
     results = []
     for number in range(20):
+        before = "approved" if sends else ""
+        event = "ship" if sends else "place"
+        versions = [drive(clients[0], before, f"o{number}-{index}") for index in range(2)]
         barrier = threading.Barrier(2)
 
-        def place(index, client, number=number, barrier=barrier):
+        def move(
+            index, client, number=number, barrier=barrier, event=event, before=before, old=versions
+        ):
             barrier.wait()
             results.append(
                 step(
-                    client, "place", 0, "", f"op-{number}", entity=f"o{number}-{index}",
-                    on_refused="report",
+                    client, event, old[index], before, f"op-{number}",
+                    entity=f"o{number}-{index}", on_refused="report",
                 ).status
             )  # fmt: skip
 
-        threads = [threading.Thread(target=place, args=pair) for pair in enumerate(clients)]
+        threads = [threading.Thread(target=move, args=pair) for pair in enumerate(clients)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     assert sorted(results) == ["applied"] * 20 + ["operation_conflict"] * 20
-    assert len(postgres.rows("entity")) == len(postgres.rows("operation")) == 20
+    done = [row for row in postgres.rows("operation") if row["operation_id"].startswith("op-")]
+    assert len(done) == 20
+    assert len(postgres.rows("message")) == 20 * sends
+
+
+def test_a_movement_whose_key_is_taken_is_a_conflict(backend, shop):
+    version = drive(shop, "approved")
+    key = "operation:" + hashlib.sha256(b"op-s").hexdigest()
+    shop.enqueue("elsewhere", key, {})
+    told = step(shop, "ship", version, "approved", "op-s", on_refused="report")
+    assert (told.status, told.state, told.version) == ("operation_conflict", "approved", version)
+    with pytest.raises(KeyReused):
+        step(shop, "ship", version, "approved", "op-s")
+    assert [row["operation_id"] for row in backend.rows("operation")].count("op-s") == 0
+    assert len(backend.rows("message")) == 1
 
 
 FACTS = ("machine", "machine_state", "machine_transition", "operation", "adjustment")
