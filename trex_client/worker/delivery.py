@@ -188,7 +188,7 @@ class AdapterProcessor:
             context = held.context or context_for(self._instance_key, held.claim)
             answer: object = await self._adapter.lookup(context.wire_key)
         except BaseException as error:
-            if _cancelled(error):
+            if is_cancelled(error):
                 raise
             self._failed()
             return NotSure("lookup_failed")
@@ -223,7 +223,7 @@ class AdapterProcessor:
         except NotSent as error:
             result = Retryable(_reason(error.reason, "adapter_error"))
         except BaseException as error:
-            if _cancelled(error):
+            if is_cancelled(error):
                 raise
             self._failed()
             result = Unknown("adapter_error") if context.sent else Retryable("adapter_error")
@@ -289,7 +289,7 @@ class AdapterProcessor:
 _TICK = 0.001
 
 
-def _cancelled(error: BaseException) -> bool:
+def is_cancelled(error: BaseException) -> bool:
     """Whether this task itself is being cancelled, as opposed to something that it waited for."""
     task = asyncio.current_task()
     return (

@@ -7,12 +7,14 @@
 
 `ask` runs first and outside of any transaction: whoever has to be asked, is asked here. `apply`
 runs between `hold` and `complete`, so what it writes with `event.conn` and `event.kernel` is
-committed with the receipt, or not at all. Both may be called again for the same event.
+committed with the receipt, or not at all. The transaction isn't the handler's to end: one that
+commits or rolls back has failed. Both may be called again for the same event.
 
     returns None         done: complete, commit
     returns Waiting      not yet: postpone and commit; costs no try, never parks
     returns Refused      never: roll back, park as permanent
     raises               roll back, try again after the backoff; parks when the allowance is used up
+                         (SystemExit and a CancelledError of its own are no different)
 
 A lost connection or an answer that didn't come in `ask` is Waiting too. A type that has no handler
 backs off with `consumer:none` and parks in the end.
@@ -32,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import httpx
 import psycopg
+from psycopg.rows import tuple_row
 
 from trex_client.adapters.base import context_for, require_instance_key
 from trex_client.errors import (
@@ -46,6 +49,7 @@ from trex_client.errors import (
 )
 from trex_client.model import REASONS, Recorded, Report
 from trex_client.telemetry import Alert, Event
+from trex_client.worker.delivery import is_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,6 +66,9 @@ OTHERS: Final = "*"
 """The key of the handler for types that have none of their own."""
 
 _TRIES: Final = 3
+# A handler that waits for no time would be called in a circle.
+_LEAST_DELAY: Final = timedelta(seconds=1)
+_MOST_DELAY: Final = timedelta(days=30)
 _LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError, CommitUnknown, NotPrimary)
 _RIVALS: Final = (
     psycopg.errors.SerializationFailure,
@@ -72,18 +79,37 @@ _RIVALS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Not yet: not paid yet, no order yet, the provider doesn't answer. `reason` is a reason code;
-    `delay`: from 0 to 30 days."""
+    """Not yet: not paid yet, no order yet, the provider doesn't answer. `reason`: one of
+    `trex_client.model.REASONS`; `delay`: from 1 second to 30 days, what is outside becomes that.
+
+    Raises:
+        InvalidArgument: another reason.
+    """
 
     reason: str = "waiting"
     delay: timedelta = timedelta(minutes=1)
 
+    def __post_init__(self) -> None:
+        _check_reason(self.reason)
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """This event can never be handled. `reason` is a reason code."""
+    """This event can never be handled. `reason`: one of `trex_client.model.REASONS`.
+
+    Raises:
+        InvalidArgument: another reason.
+    """
 
     reason: str = "rejected"
+
+    def __post_init__(self) -> None:
+        _check_reason(self.reason)
+
+
+def _check_reason(reason: str) -> None:
+    if reason not in REASONS:
+        raise InvalidArgument("reason: one of trex_client.model.REASONS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +129,7 @@ class Incoming:
 
     @property
     def conn(self) -> psycopg.AsyncConnection[Any]:
-        """The connection, inside the transaction. Never commit it."""
+        """The connection, inside the transaction. Never commit or roll back."""
         return self._inside().conn
 
     @property
@@ -201,7 +227,11 @@ class HandlerProcessor:
                     return self._failed(held)
             except _LOST:
                 return self._report(held, "retry", "connection_lost")
-            except Exception:  # noqa: BLE001 - a handler may raise anything
+            except asyncio.CancelledError as error:
+                if is_cancelled(error):
+                    raise
+                return self._failed(held)
+            except (Exception, SystemExit):  # noqa: BLE001 - a handler may raise anything
                 return self._failed(held)
         return self._failed(held)
 
@@ -249,18 +279,20 @@ class HandlerProcessor:
         """Hold, apply, and end the claim, in one transaction."""
         claim, kernel = held.claim, incoming.kernel
         await kernel.hold(claim.message_id, claim.fence)
+        began = await _transaction_of(incoming.conn)
         try:
             answer: object = await apply(incoming)
         except (ClaimLost, EndedOtherwise, NotFound):
             # The handler's own calls, not ours: the claim was held all the time.
             raise HandlerFailed from None
+        if await _transaction_of(incoming.conn) != began:
+            raise HandlerFailed
         if isinstance(answer, Refused):
             raise _RollBack(answer)
         if isinstance(answer, Waiting):
             report = self._not_now(held, answer)
-            delay = report.delay or timedelta(0)
             return report, await kernel.postpone(
-                claim.message_id, claim.fence, delay, reason=report.reason
+                claim.message_id, claim.fence, report.delay or _LEAST_DELAY, reason=report.reason
             )
         if answer is not None:
             raise HandlerFailed
@@ -290,7 +322,7 @@ class HandlerProcessor:
     def _not_now(self, held: Held, answer: Waiting | Refused) -> Report:
         if isinstance(answer, Refused):
             return self._report(held, "permanent", answer.reason)
-        delay = min(max(answer.delay, timedelta(0)), timedelta(days=30))
+        delay = min(max(answer.delay, _LEAST_DELAY), _MOST_DELAY)
         return self._report(held, "postponed", answer.reason, delay)
 
     @staticmethod
@@ -300,7 +332,7 @@ class HandlerProcessor:
             held.claim.message_id,
             held.claim.fence,
             result,  # type: ignore[arg-type]
-            reason=reason if reason in REASONS else "unspecified",
+            reason=reason,
             delay=delay,
             absent=result in {"retry", "permanent"},
             confirmed_by="handler" if result == "completed" else "answer",
@@ -308,13 +340,21 @@ class HandlerProcessor:
 
 
 class HandlerFailed(Exception):  # noqa: N818
-    """A handler returned something else, or its own call was refused."""
+    """A handler returned something else, ended the transaction, or its own call was refused."""
 
 
 class _RollBack(Exception):  # noqa: N818
     def __init__(self, answer: Refused) -> None:
         super().__init__()
         self.answer = answer
+
+
+async def _transaction_of(conn: psycopg.AsyncConnection[Any]) -> object:
+    """Its id: after `hold`, whose lock has assigned one, None is another transaction or none."""
+    async with psycopg.AsyncCursor(conn, row_factory=tuple_row) as cursor:
+        await cursor.execute("select pg_catalog.pg_current_xact_id_if_assigned()::text")
+        (found,) = await cursor.fetchone() or (None,)
+    return found
 
 
 async def _ask(handler: Steps, incoming: Incoming) -> Any:

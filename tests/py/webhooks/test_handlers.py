@@ -92,10 +92,34 @@ def test_waiting_costs_no_try_and_keeps_what_was_written(pg_db, shop):
     for _ in range(3):  # more than the allowance
         counts = run(pg_db, {"invoice.paid": not_yet})
         assert (counts.claimed, counts.postponed, counts.retried) == (1, 1, 0)
+        shop.expedite([message], actor="test", reason="test")
     state = shop.inbox_status(message)
     assert (state.status, state.reason) == ("received", "not_paid")
     assert ledger(pg_db) == [("evt_1", "asked")] * 3
     assert run(pg_db, {"invoice.paid": write}).delivered == 1
+
+
+@pytest.mark.parametrize("delay", [timedelta(0), timedelta(seconds=-5)])
+def test_waiting_for_no_time_is_waiting_for_a_second(pg_db, shop, delay):
+    message = receive(shop)
+
+    async def not_yet(incoming):
+        return Waiting("not_paid", delay)
+
+    assert run(pg_db, {"invoice.paid": not_yet}).postponed == 1
+    found = pg_db.connect().execute(
+        "select d.deferred_until - o.recorded_at from trex.delivery d join trex.outcome o"
+        " using (instance_key, message_id) where d.message_id = %s",
+        (message,),
+    )
+    assert found.fetchone() == (timedelta(seconds=1),)
+
+
+@pytest.mark.parametrize("answer", [Waiting, Refused])
+def test_reasons_come_from_the_closed_list(answer):
+    with pytest.raises(InvalidArgument):
+        answer("because")
+    assert answer("no_order").reason == "no_order"
 
 
 async def boom(incoming):
@@ -128,6 +152,53 @@ async def commits_itself(incoming):
     await incoming.conn.commit()
 
 
+async def commits_in_sql(incoming):
+    await incoming.conn.execute("commit and chain")
+    await write(incoming)
+
+
+async def rolls_back_in_sql(incoming):
+    await incoming.conn.execute("rollback")
+    await incoming.conn.execute("begin")
+    await write(incoming)
+
+
+async def ends_it_and_waits(incoming):
+    await incoming.conn.execute("rollback and chain")
+    await write(incoming)
+    return Waiting("not_paid", timedelta(hours=1))
+
+
+async def ends_it_and_refuses(incoming):
+    await incoming.conn.execute("commit")
+    return Refused("invalid_request")
+
+
+async def cancels(incoming):
+    await write(incoming)
+    raise asyncio.CancelledError
+
+
+async def awaits_a_cancelled_task(incoming):
+    await write(incoming)
+    task = asyncio.create_task(asyncio.sleep(60))
+    task.cancel()
+    await task
+
+
+async def exits(incoming):
+    await write(incoming)
+    raise SystemExit(3)
+
+
+async def cancels_asking(incoming):
+    raise asyncio.CancelledError
+
+
+async def exits_asking(incoming):
+    raise SystemExit(3)
+
+
 async def dies(incoming):
     await write(incoming)
     incoming.conn.pgconn.finish()
@@ -141,6 +212,15 @@ async def dies(incoming):
         (broken_sql, "retried", "handler_error"),
         (own_call_refused, "retried", "handler_error"),
         (commits_itself, "retried", "handler_error"),
+        (commits_in_sql, "retried", "handler_error"),
+        (rolls_back_in_sql, "retried", "handler_error"),
+        (ends_it_and_waits, "retried", "handler_error"),
+        (ends_it_and_refuses, "retried", "handler_error"),
+        (cancels, "retried", "handler_error"),
+        (awaits_a_cancelled_task, "retried", "handler_error"),
+        (exits, "retried", "handler_error"),
+        (Steps(ask=cancels_asking, apply=write), "retried", "handler_error"),
+        (Steps(ask=exits_asking, apply=write), "retried", "handler_error"),
         (dies, "retried", "connection_lost"),
         (refuse, "permanent", "invalid_request"),
     ],
