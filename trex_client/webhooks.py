@@ -45,6 +45,7 @@ import stripe
 from prometheus_client import Counter
 from standardwebhooks import Webhook
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
@@ -501,6 +502,8 @@ class _Hook:
 _BODIES: Final = {
     400: b'{"error": "malformed body"}',
     401: b'{"error": "unauthorized"}',
+    404: b'{"error": "not found"}',
+    405: b'{"error": "method not allowed"}',
     413: b'{"error": "body too large"}',
     415: b'{"error": "unsupported media type"}',
     503: b'{"error": "not stored, send again"}',
@@ -509,8 +512,16 @@ _BODIES: Final = {
 
 def _refusal(status: int) -> Response:
     # What is left of a refused body isn't read: the connection can't be used again.
-    headers = {"Connection": "close"} if status in {400, 401, 413, 415} else {"Retry-After": "5"}
+    headers = {"Retry-After": "5"} if status == 503 else {"Connection": "close"}
     return Response(_BODIES[status], status, headers=headers, media_type="application/json")
+
+
+async def _no_endpoint(_: Request, error: Exception) -> Response:
+    """Another path or method than those that are served."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - narrows a type
+    response = _refusal(error.status_code)
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def _healthz(_: Request) -> Response:
@@ -528,7 +539,11 @@ class WebhookApp(Starlette):
             yield
             await store.close()
 
-        super().__init__(lifespan=lifespan)
+        super().__init__(
+            lifespan=lifespan, exception_handlers={404: _no_endpoint, 405: _no_endpoint}
+        )
+        # A redirected POST may lose its body, and a provider that doesn't follow it its event.
+        self.router.redirect_slashes = False
         self._instance_key = config.instance_key
         self._hook = hook
         self.reload(config)

@@ -371,8 +371,12 @@ def test_health_and_methods(hooks):
     import httpx
 
     assert httpx.get(hooks.url + "/healthz", trust_env=False).content == b"ok\n"
-    assert httpx.get(hooks.url + "/stripe/main", trust_env=False).status_code == 405
-    assert httpx.post(hooks.url + "/nothing", trust_env=False).status_code == 404
+    other = httpx.get(hooks.url + "/stripe/main", trust_env=False)
+    assert (other.status_code, other.json()) == (405, {"error": "method not allowed"})
+    assert other.headers["allow"] == "POST"
+    for path in ("/nothing", "/stripe/main/", "/healthz/", "/"):
+        none = httpx.post(hooks.url + path, trust_env=False)
+        assert (none.status_code, none.json()) == (404, {"error": "not found"})
 
 
 @pytest.mark.parametrize(
