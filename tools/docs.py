@@ -38,7 +38,7 @@ _ERRORS = """\
 |---|---|---|
 | `TX400` | invalid argument; the hint names it | a bug: no retry |
 | `TX401` | no verified viewer | authenticate |
-| `TX403` | instance unknown or not bound to the caller (can't be told apart) | configuration |
+| `TX403` | instance unknown or not bound (can't be told apart), or not for buyers | configuration |
 | `TX404` | unknown message, or somebody else's (can't be told apart) | no retry |
 | `TX409` | claim lost | stop work on it, roll back |
 | `TX410` | this claim has ended otherwise | stop |

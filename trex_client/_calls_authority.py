@@ -361,7 +361,8 @@ class AuthorityCalls(OperationCalls):
         on_refused: OnRefused = "raise",
     ) -> Call[Executed]:
         """Use a licence once: consume the capability, record the use and count it, or nothing of
-        it. With `on_refused='report'` a refusal is kept as a security event.
+        it. With `on_refused='report'` a refusal is kept as a security event. 'replayed' has the
+        time of then and the counters as they are now.
 
         Raises:
             NotFound: no such capability for this subject; KeyReused: the usage id has another

@@ -315,6 +315,7 @@ class MemoryReconcile(MemoryAuthority):
         claim = None
         actual, action = "stuck", "start a worker, or find out what it waits for"
         if row.parked is not None:
+            refs |= {"fence": row.fence, "parked": row.parked}
             actual = f"parked {row.parked}"
             action = "fix the cause, then redrive"
             if row.parked in ("unknown", "conflict"):
@@ -479,6 +480,8 @@ class MemoryReconcile(MemoryAuthority):
         _require(_is_integer(limit, 1, 10_000), "limit")
         _require(_is_after(after, 64), "after")
         self._enter()
+        if run_id is not None and (self._instance_key, run_id) not in self._reconcile.reconcile_run:
+            raise NotFound
         table = self._reconcile.reconcile_finding
         rows = [
             f

@@ -41,10 +41,11 @@ class NoViewer(TrexError):
 
 
 class AccessDenied(TrexError):
-    """The instance is unknown or not bound to the calling role (can't be told apart): no retry."""
+    """The instance is unknown or not bound to the calling role (can't be told apart), or the read
+    isn't for this viewer: no retry."""
 
     sqlstate = "TX403"
-    text = "instance unknown or not bound to the caller"
+    text = "access denied"
 
 
 class NotFound(TrexError):

@@ -58,7 +58,8 @@ class CapabilityIssued:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """One use of a licence, or why there was none. `total`, `month`: the licence's counters."""
+    """One use of a licence, or why there was none. `total`, `month`: the licence's counters as they
+    are now, also when the use is replayed; `month`: of the month of the use."""
 
     usage_id: str
     status: ExecuteStatus

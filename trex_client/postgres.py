@@ -22,8 +22,10 @@ from psycopg.rows import tuple_row
 from trex_client._calls import Call, Calls, Row, stale_report
 from trex_client._calls_reconcile import AllCalls
 from trex_client.errors import (
+    AccessDenied,
     ClaimLost,
     CommitUnknown,
+    Forbidden,
     InvalidArgument,
     KeyReused,
     TrexError,
@@ -91,7 +93,7 @@ def _failure(error: psycopg.Error | UnicodeError, *, lost: bool) -> tuple[TrexEr
     if lost:
         return CommitUnknown(code or ""), code
     failure = from_sqlstate(code)
-    if isinstance(failure, (InvalidArgument, KeyReused)):
+    if isinstance(failure, (InvalidArgument, KeyReused, Forbidden, AccessDenied)):
         return type(failure)(error.diag.message_hint), code
     if code is not None and (code.startswith("22") or code in {"54000", "54001"}):
         # Functions check before they cast, so it was an argument; 54*: a payload too deep or too

@@ -167,6 +167,8 @@ def exit_codes() -> Iterator[None]:
         )
         code = code_of(error)
         advice = _ADVICE.get(type(error))
+        if isinstance(error, errors.Forbidden | errors.AccessDenied) and str(error) != error.text:
+            advice = None  # the database has said it better
         text = f"{error}: {advice}" if advice else str(error)
         if code == ExitCode.SCHEMA and isinstance(error, errors.DatabaseError):
             text = "the schema is missing or older than this release: run trex migrate"

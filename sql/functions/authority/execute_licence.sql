@@ -188,7 +188,7 @@ Arguments:
   p_thumbprint: of the device''s key, where the licence is for bound devices only
   p_on_refused: raise (default), or report: the refusal is returned as data and kept as a
       security event
-Returns: one executed: status executed, replayed (as it was then), or not_found (also for another
+Returns: one executed: status executed, replayed (used_at of then, the counters as they are now), or not_found (also for another
   subject), operation_conflict, consumed,
   expired, not_active, exhausted, device_unknown, in this order; the counters of all time and of
       the month

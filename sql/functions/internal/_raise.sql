@@ -13,7 +13,7 @@ begin
         message = case p_code
             when 'TX400' then 'invalid argument'
             when 'TX401' then 'no verified viewer'
-            when 'TX403' then 'instance unknown or not bound to the caller'
+            when 'TX403' then 'access denied'
             when 'TX404' then 'not found'
             when 'TX409' then 'claim lost'
             when 'TX410' then 'already ended otherwise'

@@ -107,6 +107,8 @@ begin
         select
             g.message_id::text, case g.box when 'outbox' then 'failed_or_stuck_outbox' else 'unprocessed_inbox_events' end,
             case
+                when g.parked is not null
+                    then jsonb_build_object('message_id', g.message_id, 'fence', g.fence, 'parked', g.parked)
                 when g.lease_until is not null
                     then jsonb_build_object('message_id', g.message_id, 'fence', g.fence)
                 else jsonb_build_object('message_id', g.message_id)

@@ -32,6 +32,12 @@ begin
         perform trex._raise('TX400', 'after: the last finding_id of the page before, or empty');
     end if;
     perform trex._enter(p_instance_key);
+    if p_run_id is not null and not exists (
+        select 1 from trex.reconcile_run r
+        where r.instance_key = p_instance_key and r.run_id = p_run_id
+    ) then
+        perform trex._raise('TX404', 'no such run in this instance');
+    end if;
     return query
     select
         f.finding_id, f.type, f.ref_ids, f.expected, f.actual, f.causal_events, f.recoverable, f.recommended_action, f.state,
@@ -59,6 +65,6 @@ Arguments:
   p_limit: 1 to 10000; p_after: the last finding_id of the page before
 Returns: one reconcile_line each: type, what it is about, what was expected and found, what is
   recommended
-Errors: TX400; TX403
+Errors: TX400; TX403; TX404 no such run
 Locks: none
 Idempotent: yes';

@@ -7,18 +7,20 @@ import os
 import pty
 import socket
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
+from tests.py.authority.world import ACCOUNT, order, receive
 from tests.py.cli.conftest import PROGRAM, Trex, clean_environment
 from trex_client.cli._exit import code_of
 from trex_client.errors import from_sqlstate
+from trex_client.postgres import PostgresClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.support.databases import Database
 
@@ -234,7 +236,77 @@ def test_a_refusal_says_what_is_allowed(trex: Trex) -> None:
     done = trex("enqueue", "post", "k", "--payload", "1", "--account", "a", "--currency", "XYZ",
                 "--cash-delta", "1")  # fmt: skip
     assert done.code == 2
-    assert "registered currency" in done.err
+    assert "currency: registered" in done.err
+
+
+def test_a_viewer_is_told_that_the_read_is_not_theirs(trex: Trex) -> None:
+    asked = ("viewer", "counters", "--account", "acct_1", "--tenant", "acct_1", "--as")
+    done = trex(*asked, "buyer")
+    assert (done.code, "buyers" in done.err, "bind" in done.err) == (3, True, False)
+    unbound = trex(*asked, "admin", TREX_INSTANCE="other")
+    assert (unbound.code, "buyers" in unbound.err, "bind" in unbound.err) == (3, False, True)
+
+
+def test_why_a_licence_cannot_be_used(trex: Trex, pg_db: Database) -> None:
+    conn = pg_db.connect()
+    shop = PostgresClient(conn, "shop")
+    shop.register_currency("USD", 2, actor="test", reason="test")
+    order(shop, uses_max=1, devices_max=1)
+    received = receive(shop, "evt_1")
+    (held,) = shop.claim("w", box="inbox")
+    with conn.transaction():
+        shop.hold(held.message_id, held.fence)
+        shop.finalize_paid(
+            held.message_id, held.fence, account=ACCOUNT, invoice_id="in_1", order_id="ord_1",
+            status="paid",
+        )  # fmt: skip
+    licence = shop.status(received.message_id).reference
+    assert licence is not None
+    for name in ("c1", "c2"):
+        shop.issue_capability(name, licence, "buy_1")
+
+    def use(capability: str, *more: str) -> tuple[int, str]:
+        done = trex("authority", "execute-licence", capability, f"use-{capability}",
+                    "--subject", "buy_1", *more)  # fmt: skip
+        return done.code, done.err
+
+    code, why = use("c1", "--thumbprint", "t")
+    assert (code, "device" in why) == (8, True)
+    shop.bind_device(licence, "t")
+    assert use("c1", "--thumbprint", "t") == (0, "")
+    code, why = use("c2", "--thumbprint", "t")
+    assert (code, "exhausted" in why) == (8, True)
+
+
+def test_a_machine_that_is_wrong_is_told_how(trex: Trex, tmp_path: Path) -> None:
+    file = tmp_path / "order.json"
+
+    def load(text: str) -> tuple[int, str]:
+        file.write_text(text, encoding="utf-8")
+        done = trex("machine", "load", str(file), *WHY)
+        return done.code, done.err
+
+    for text, word in (
+        ("[1]", "an object"),
+        ('{"states": {}, "transitions": []}', "states"),
+        ("{", "definition"),
+        ('{"states": {"new": {}, "new": {"final": true}}, "transitions": []}', "twice"),
+        ('{"states": {}, "states": {}}', "twice"),
+    ):
+        code, why = load(text)
+        assert (code, word in why) == (2, True), (text, why)
+    assert trex("machine", "show", "order").code == 4
+    good = Path(__file__).resolve().parents[3] / "examples/machines/order.json"
+    assert load(good.read_text(encoding="utf-8")) == (0, "")
+    done = trex("machine", "transition", "order", "o1", "place", "--version", "0", "--operation",
+                "p", "--role", "buyer", "--amount", "1", "--arguments", "[1]", *WHY)  # fmt: skip
+    assert (done.code, "arguments: an object" in done.err) == (2, True), done.err
+
+
+def test_an_unknown_run_has_no_findings_to_show(trex: Trex) -> None:
+    done = trex("reconcile", "show", "99")
+    assert (done.code, done.out) == (4, "")
+    assert trex("reconcile", "show").code == 0
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])

@@ -300,6 +300,7 @@ class Tour(WholeMachine):
         while report.state == "running":
             report = step(0, "reconcile", run_id=report.run_id, limit=7, **WHO)
         step(0, "reconcile", run_id=99, **WHO)
+        step(0, "reconcile_findings", 99)
         step(0, "reconcile", limit=1, **WHO)
         step(OTHER, "reconcile", **WHO)
         for name in ("reconcile_reports", "reconcile_findings"):

@@ -119,7 +119,7 @@ def test_a_parked_movement(backend, shop, end):
     )
     report, (finding,) = found(shop)
     assert (finding.type, finding.state) == ("failed_or_stuck_outbox", "needs_review")
-    assert finding.ref_ids == {"message_id": claim.message_id}
+    assert finding.ref_ids.items() >= {"message_id": claim.message_id, "fence": claim.fence}.items()
     assert finding.causal_events == [f"message:{claim.message_id}"]
     assert ("resolve" in finding.recommended_action) == (end in ("conflict", "mark_unknown"))
     assert report.repaired == 0
@@ -181,8 +181,25 @@ def test_an_exhausted_lease_parks_as_claim_would_do_it(backend):
     report, _, _ = run(shop)
     assert report.repaired == 1
     assert shop.status(1).state == "unknown"
-    _, findings, _ = run(shop)
+    # The lease that ended is repaired; that it parked is another drift.
+    report, findings, _ = run(shop)
+    assert (report.found, report.fresh) == (1, 1)
     assert sorted(f.actual for f in findings) == ["parked unknown"]
+
+
+def test_a_message_that_parks_again_is_a_fresh_finding(backend):
+    shop = backend.register("shop", max_attempts=1)
+    shop.enqueue("pay", "k", {})
+    seen = []
+    for _ in range(2):
+        (claim,) = shop.claim("w")
+        shop.fail(claim.message_id, claim.fence)
+        report, findings = found(shop)
+        assert (report.found, report.fresh) == (1, 1)
+        seen.append(findings[0].ref_ids)
+        assert seen[-1] == {"message_id": 1, "fence": claim.fence, "parked": "permanent"}
+        shop.redrive([1], **WHO)
+    assert len(shop.reconcile_findings()) == 2
 
 
 def test_an_overdue_entity(backend, shop):
@@ -284,6 +301,10 @@ def test_others_are_refused(backend, shop):
     other, stranger = backend.register("other"), backend.client("shop", "stranger")
     with pytest.raises(NotFound):
         other.reconcile(run_id=report.run_id, **WHO)
+    with pytest.raises(NotFound):
+        other.reconcile_findings(report.run_id)
+    with pytest.raises(NotFound):
+        shop.reconcile_findings(report.run_id + 1)
     assert other.reconcile_reports() == other.reconcile_findings() == []
     for call in (
         lambda: stranger.reconcile(**WHO),

@@ -28,7 +28,7 @@ FILES = sorted(ROOT.glob("*/*.sql"))
 _DIRECTIVE = re.compile(r"-- (expect|as|clock|criterion): (.+)")
 _TEXTS = {
     "invalid argument",
-    "instance unknown or not bound to the caller",
+    "access denied",
     "not found",
     "claim lost",
     "already ended otherwise",

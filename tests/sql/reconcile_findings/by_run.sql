@@ -8,7 +8,7 @@ select r.state = 'findings' from trex.reconcile('shop', 'ann', 'daily') r;
 select f.type = 'failed_or_stuck_outbox', f.ref_ids = '{"message_id": 1}', f.state = 'needs_review' from trex.reconcile_findings('shop', 1) f;
 
 -- as: operator
--- expect: no rows
+-- expect: TX404
 select trex.reconcile_findings('shop', 2);
 
 -- as: app
