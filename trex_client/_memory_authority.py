@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from trex_client.memory import InstanceRow
+    from trex_client.model import Box
     from trex_client.model_operations import OnRefused
 
 R = TypeVar("R")
@@ -245,6 +246,11 @@ def _grant_id(account: str, invoice_id: str) -> str:
     return "grant_entitlement:" + _digest(account, invoice_id, "grant_entitlement")
 
 
+def _refund_id(account: str, refund_id: str) -> str:
+    """The correction that one refund is."""
+    return "refund:" + _digest(account, refund_id)
+
+
 def _month(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m")
 
@@ -353,9 +359,11 @@ class MemoryAuthority(MemoryOperations):
         _require(_is_key(account), "account")
         _require(_is_key(invoice_id), "invoice_id")
 
-    def _hold_event(self, message_id: int, fence: int, account: str, now: datetime) -> bool:
+    def _hold_event(
+        self, message_id: int, fence: int, account: str, reference: str, now: datetime
+    ) -> bool:
         """True: the handler's claim on an event of this account is held. False: this very claim
-        was completed before."""
+        was completed before, by what the receipt's reference says."""
         event = self._inbox.inbox_event.get((self._instance_key, message_id))
         if event is None or event.account != account:
             raise NotFound
@@ -363,7 +371,16 @@ class MemoryAuthority(MemoryOperations):
             return True
         status, _, _, _ = self._tell(message_id, fence, "completed", now)
         _refuse(status)
+        receipt = self.db.receipt.get((self._instance_key, message_id))
+        if receipt is None or receipt.reference != reference:
+            raise EndedOtherwise
         return False
+
+    def _lock_invoice(self, grant_id: str) -> None:
+        """Whatever gives or ends the right of one invoice takes its turn here."""
+        lane: tuple[str, Box, str] = (self._instance_key, "inbox", grant_id)
+        if lane not in self.db.lane:
+            self.db.put(self.db.lane, lane, None)
 
     def _finish_event(
         self,
@@ -402,28 +419,41 @@ class MemoryAuthority(MemoryOperations):
         db, tables = self.db, self._authority
         now = db._now()
         grant_id = _grant_id(account, invoice_id)
-        if not self._hold_event(message_id, fence, account, now):
-            return self._finalized("replayed", grant_id)
-        self._note_payment(account, invoice_id, status, message_id, now)
-        order = tables.order_invoice.get((self._instance_key, account, invoice_id))
-        if status != "paid":
-            return Finalized("not_paid", None, None, None, None, "leased")
-        if order is None or order.order_id != order_id:
-            return Finalized("no_order", None, None, None, None, "leased")
         key = (self._instance_key, grant_id)
-        granted = key not in self._operations.operation
-        if granted:
+        known = self._operations.operation.get(key)
+        if not self._hold_event(message_id, fence, account, grant_id, now):
+            if known is None or _json(known.arguments)["order_id"] != order_id:
+                raise EndedOtherwise
+            return self._finalized("replayed", grant_id)
+        order = tables.order_invoice.get((self._instance_key, account, invoice_id))
+        if status != "paid" or order is None or order.order_id != order_id:
+            self._lock_invoice(grant_id)
+            self._note_payment(account, invoice_id, status, message_id, now)
+            if status != "paid":
+                return Finalized("not_paid", None, None, None, None, "leased")
+            return Finalized("no_order", None, None, None, None, "leased")
+        arguments = _canonical(
+            {
+                "account": account,
+                "invoice_id": invoice_id,
+                "order_id": order_id,
+                "currency": order.currency,
+            }
+        )
+        kind = "grant_entitlement"
+        digest = _operation_digest(kind, None, None, None, order.amount, arguments)
+        if known is not None and known.digest != digest:
+            raise KeyReused
+        refunds = self._refunds(account, invoice_id)
+        if known is None and (
+            sum(r.amount for r in refunds) > order.amount
+            or any(r.currency != order.currency for r in refunds)
+        ):
+            raise Forbidden
+        self._lock_invoice(grant_id)
+        self._note_payment(account, invoice_id, status, message_id, now)
+        if known is None:
             provider = self._inbox.inbox_event[self._instance_key, message_id].provider
-            arguments = _canonical(
-                {
-                    "account": account,
-                    "invoice_id": invoice_id,
-                    "order_id": order_id,
-                    "currency": order.currency,
-                }
-            )
-            kind = "grant_entitlement"
-            digest = _operation_digest(kind, None, None, None, order.amount, arguments)
             operation = OperationRow(
                 *key, kind, None, None, None, None, None, None, provider, "provider",
                 _trim(order.amount), arguments, digest, "paid", message_id, now,
@@ -440,8 +470,22 @@ class MemoryAuthority(MemoryOperations):
             )
             db.put(tables.licence, key, licence)
             self._audit("grant", message_id, provider, "paid", {"operation_id": grant_id}, now)
+            for refund in refunds:
+                self._end_right(
+                    grant_id, _refund_id(account, refund.refund_id), "refunded", -refund.amount,
+                    provider, "provider", "refunded", f"message:{refund.message_id}", now,
+                )  # fmt: skip
         self._finish_event(instance, message_id, fence, grant_id, now)
-        return self._finalized("granted" if granted else "already_granted", grant_id)
+        return self._finalized("granted" if known is None else "already_granted", grant_id)
+
+    def _refunds(self, account: str, invoice_id: str) -> list[RefundRow]:
+        of = (self._instance_key, account, invoice_id)
+        rows = [
+            row
+            for row in self._authority.refund.values()
+            if (row.instance_key, row.account, row.invoice_id) == of
+        ]
+        return sorted(rows, key=lambda row: (row.refunded_at, row.refund_id))
 
     def _end_right(
         self,
@@ -493,14 +537,16 @@ class MemoryAuthority(MemoryOperations):
         instance = self._enter()
         now = self.db._now()
         grant_id = _grant_id(account, invoice_id)
-        if not self._hold_event(message_id, fence, account, now):
+        reference = f"{cause}:{grant_id}"
+        if not self._hold_event(message_id, fence, account, reference, now):
             return self._finalized("replayed", grant_id)
         provider = self._inbox.inbox_event[self._instance_key, message_id].provider
         status = self._end_right(
             grant_id, f"{cause}:{message_id}", cause, Decimal(0), provider, "provider", cause,
             evidence, now,
         )  # fmt: skip
-        self._finish_event(instance, message_id, fence, None, now)
+        self._lock_invoice(grant_id)
+        self._finish_event(instance, message_id, fence, reference, now)
         return self._finalized("ended" if status == "applied" else status, grant_id)
 
     @_call
@@ -525,26 +571,32 @@ class MemoryAuthority(MemoryOperations):
         db = self.db
         now = db._now()
         grant_id = _grant_id(account, invoice_id)
-        if not self._hold_event(message_id, fence, account, now):
-            return self._finalized("replayed", grant_id)
+        reference = _refund_id(account, refund_id)
+        held = self._hold_event(message_id, fence, account, reference, now)
         key = (self._instance_key, account, refund_id)
         row = RefundRow(*key, invoice_id, exact, currency, message_id, now)
         old = self._authority.refund.get(key)
-        if old is not None and (old.invoice_id, old.amount, old.currency) != (
-            invoice_id, exact, currency,
-        ):  # fmt: skip
+        known = old is not None and (
+            (old.invoice_id, old.amount, old.currency) == (invoice_id, exact, currency)
+        )
+        if not held:
+            if not known:
+                raise EndedOtherwise
+            return self._finalized("replayed", grant_id)
+        if old is not None and not known:
             raise KeyReused
         operation = self._operations.operation.get((self._instance_key, grant_id))
         if operation is not None and _json(operation.arguments)["currency"] != currency:
             raise Forbidden
         provider = self._inbox.inbox_event[self._instance_key, message_id].provider
         status = self._end_right(
-            grant_id, "refund:" + _digest(account, refund_id), "refunded", -exact, provider,
+            grant_id, reference, "refunded", -exact, provider,
             "provider", "refunded", evidence, now,
         )  # fmt: skip
+        self._lock_invoice(grant_id)
         if old is None:
             db.put(self._authority.refund, key, row)
-        self._finish_event(instance, message_id, fence, None, now)
+        self._finish_event(instance, message_id, fence, reference, now)
         words = {"applied": "refunded", "replayed": "already_refunded"}
         return self._finalized(words.get(status, status), grant_id)
 

@@ -24,6 +24,7 @@ declare
     v_instance trex.instance;
     v_now timestamptz;
     v_id text;
+    v_reference text;
     v_held text;
     v_status text := 'replayed';
     v_state text;
@@ -48,8 +49,12 @@ begin
     v_instance := trex._enter(p_instance_key);
     v_now := trex._now();
     v_id := trex._grant_id(p_account, p_invoice_id);
-    v_held := trex._hold_event(p_instance_key, p_message_id, p_fence, p_account, v_now);
+    v_reference := p_cause || ':' || v_id;
+    v_held := trex._hold_event(
+        p_instance_key, p_message_id, p_fence, p_account, v_reference, v_now
+    );
     if v_held is null then
+        perform trex._lock_invoice(p_instance_key, v_id);
         v_status := trex._end_right(
             p_instance_key, v_id, p_cause || ':' || p_message_id, p_cause, 0,
             (
@@ -57,7 +62,7 @@ begin
                 where e.instance_key = p_instance_key and e.message_id = p_message_id
             ), 'provider', p_cause, p_evidence, v_now
         );
-        perform trex._finish_event(v_instance, p_message_id, p_fence, null, v_now);
+        perform trex._finish_event(v_instance, p_message_id, p_fence, v_reference, v_now);
     end if;
     select e.state into v_state
     from trex.entitlement e
@@ -88,8 +93,8 @@ Arguments:
   p_cause: cancelled, expired or revoked; p_evidence: what the provider answered when asked, 1 to
       1000 characters
 Returns: one finalized: ended; already_ended; no_grant (completed, nothing to end); replayed
-  (this claim did it before)
+  (this claim did this before)
 Errors: TX400; TX503; TX403; TX404 no such event of this account; TX409 claim lost; TX410 this
-  claim has another end
-Locks: the delivery row, the operation row, the entitlement row, then the receipt
+  claim has another end: one call ends the event
+Locks: the delivery row, the invoice''s lane, the operation row, the entitlement row, then the receipt
 Idempotent: yes, by the message';

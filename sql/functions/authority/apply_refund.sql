@@ -1,5 +1,5 @@
 -- Money that went back: a correction of the grant by its amount. When nothing is left of it, the
--- right ends.
+-- right ends. Before the grant it is only stored, and finalize_paid applies it.
 create or replace function trex.apply_refund(
     p_instance_key text,
     p_message_id bigint,
@@ -27,6 +27,7 @@ declare
     v_exponent integer;
     v_now timestamptz;
     v_id text;
+    v_refund_id text;
     v_held text;
     v_status text;
     v_state text;
@@ -57,8 +58,12 @@ begin
     v_instance := trex._enter(p_instance_key);
     v_now := trex._now();
     v_id := trex._grant_id(p_account, p_invoice_id);
-    v_held := trex._hold_event(p_instance_key, p_message_id, p_fence, p_account, v_now);
+    v_refund_id := trex._refund_id(p_account, p_refund_id);
+    v_held := trex._hold_event(
+        p_instance_key, p_message_id, p_fence, p_account, v_refund_id, v_now
+    );
     if v_held is null then
+        perform trex._lock_invoice(p_instance_key, v_id);
         insert into trex.refund (
             instance_key, account, refund_id, invoice_id, amount, currency, message_id, refunded_at
         )
@@ -67,14 +72,19 @@ begin
             v_now
         )
         on conflict (instance_key, account, refund_id) do nothing;
-        if not found and not exists (
-            select 1
-            from trex.refund r
-            where r.instance_key = p_instance_key and r.account = p_account and r.refund_id = p_refund_id
-                and r.invoice_id = p_invoice_id and r.amount = p_amount and r.currency = p_currency
-        ) then
-            perform trex._raise('TX422', 'this refund id has another content');
+    end if;
+    if not exists (
+        select 1
+        from trex.refund r
+        where r.instance_key = p_instance_key and r.account = p_account and r.refund_id = p_refund_id
+            and r.invoice_id = p_invoice_id and r.amount = p_amount and r.currency = p_currency
+    ) then
+        if v_held is not null then
+            perform trex._refuse('ended_otherwise');
         end if;
+        perform trex._raise('TX422', 'this refund id has another content');
+    end if;
+    if v_held is null then
         if exists (
             select 1
             from trex.operation o
@@ -84,15 +94,13 @@ begin
             perform trex._raise('TX423', 'another currency than what was paid');
         end if;
         v_status := trex._end_right(
-            p_instance_key, v_id, 'refund:' || encode(sha256(convert_to(
-                jsonb_build_array(p_account, p_refund_id)::text, 'UTF8'
-            )), 'hex'), 'refunded', -p_amount,
+            p_instance_key, v_id, v_refund_id, 'refunded', -p_amount,
             (
                 select e.provider from trex.inbox_event e
                 where e.instance_key = p_instance_key and e.message_id = p_message_id
             ), 'provider', 'refunded', p_evidence, v_now
         );
-        perform trex._finish_event(v_instance, p_message_id, p_fence, null, v_now);
+        perform trex._finish_event(v_instance, p_message_id, p_fence, v_refund_id, v_now);
     end if;
     select e.state into v_state
     from trex.entitlement e
@@ -130,12 +138,12 @@ Arguments:
   p_refund_id: the provider''s, a key; p_amount, p_currency: above 0; p_evidence: what the
       provider answered when asked
 Returns: one finalized: refunded; already_refunded (this refund came before); no_grant (the
-  refund is stored, nothing to correct);
-  replayed (this claim did it before); the right is ended, state refunded, when nothing is left
+  refund is stored, and will be applied by the grant);
+  replayed (this claim did this before); the right is ended, state refunded, when nothing is left
       of what was paid
 Errors: TX400; TX503; TX403; TX404 no such event of this account; TX409 claim lost; TX410 this
-  claim has another end; TX422 the refund
+  claim has another end: one call ends the event; TX422 the refund
   id has another content; TX423 more than is left, or another currency
-Locks: the delivery row, the refund''s index entry, the operation row, the entitlement row, then
+Locks: the delivery row, the invoice''s lane, the refund''s index entry, the operation row, the entitlement row, then
   the receipt
 Idempotent: yes, by account and refund; and by the claim';

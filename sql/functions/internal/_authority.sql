@@ -11,11 +11,41 @@ select 'grant_entitlement:' || encode(sha256(convert_to(
 )), 'hex')
 $$;
 
+-- The correction that one refund is.
+create or replace function trex._refund_id(p_account text, p_refund_id text)
+returns text
+language sql
+immutable
+parallel safe
+security invoker
+as $$
+select 'refund:' || encode(sha256(convert_to(jsonb_build_array(p_account, p_refund_id)::text, 'UTF8')), 'hex')
+$$;
+
+-- Whatever gives or ends the right of one invoice takes its turn here, else a refund could miss a
+-- grant that isn't committed yet, and the grant the refund. The row is written, not only locked: a
+-- transaction with an older snapshot fails to serialize instead of missing the other.
+create or replace function trex._lock_invoice(p_instance_key text, p_operation_id text)
+returns void
+language sql
+volatile
+security invoker
+as $$
+insert into trex.lane as l (instance_key, box, ordering_key)
+values (p_instance_key, 'inbox', p_operation_id)
+on conflict (instance_key, box, ordering_key) do update set ordering_key = excluded.ordering_key
+$$;
+
 -- The handler's claim on an event of this account. Null: it is held now, until the transaction
--- ends. A status: what this very claim already did, after a COMMIT whose answer was lost. A claim
--- that isn't the caller's raises.
+-- ends. A status: what this very claim already did, after a COMMIT whose answer was lost; what it
+-- did is in the receipt's reference. A claim that isn't the caller's or did something else raises.
 create or replace function trex._hold_event(
-    p_instance_key text, p_message_id bigint, p_fence bigint, p_account text, p_now timestamptz
+    p_instance_key text,
+    p_message_id bigint,
+    p_fence bigint,
+    p_account text,
+    p_reference text,
+    p_now timestamptz
 )
 returns text
 language plpgsql
@@ -43,6 +73,12 @@ begin
     from trex._tell(
         p_instance_key, array[p_message_id], array[p_fence], array['completed'], '{}', p_now
     ) t;
+    if v_status = 'already_recorded' and not exists (
+        select 1 from trex.receipt r
+        where r.instance_key = p_instance_key and r.message_id = p_message_id and r.reference = p_reference
+    ) then
+        v_status := 'ended_otherwise';
+    end if;
     perform trex._refuse(v_status);
     return v_status;
 end

@@ -21,6 +21,7 @@ from trex_client.errors import (
     NotPrimary,
     TrexError,
 )
+from trex_client.memory import MemoryClient, MemoryDatabase
 
 pytestmark = pytest.mark.criterion("ac-0056")
 
@@ -362,6 +363,120 @@ def test_a_refund_without_a_grant_is_kept(backend, shop):
     done = refund(shop, event_claim(shop, "R1"))
     assert (done.status, done.entitlement_id) == ("no_grant", None)
     assert backend.row("refund")["refund_id"] == "re_1"
+
+
+@pytest.mark.criterion("ac-0058")
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_refunds_before_the_grant_count_like_those_after(backend, shop, before):
+    order(shop)
+    parts = [("re_2", Decimal("40.00")), ("re_1", Decimal("9.90"))]
+    for refund_id, amount in parts[:before]:
+        claim = event_claim(shop, refund_id)
+        assert refund(shop, claim, refund_id, amount).status == "no_grant"
+        backend.advance(1)
+    provider = paid_provider()
+    receive(shop, "E2")
+    assert drain(backend, shop, provider) == ["granted"]
+    for refund_id, amount in parts[before:]:
+        assert backend.row("entitlement")["state"] == "active"
+        claim = event_claim(shop, refund_id)
+        assert refund(shop, claim, refund_id, amount).status == "refunded"
+    right = backend.row("entitlement")
+    assert (right["state"], right["version"]) == ("refunded", 2)
+    lines = shop.operation_history(right["entitlement_id"])
+    assert [(x.amount, x.balance) for x in lines[1:]] == [
+        (Decimal(-40), Decimal("9.9")), (Decimal("-9.9"), Decimal(0)),
+    ]  # fmt: skip
+    evidence = [f"message:{row['message_id']}" for row in backend.rows("refund")]
+    assert [x.evidence in evidence for x in lines[1:]] == [n < before for n in range(2)]
+    # The same refund once more, by another event, is known either way.
+    again = refund(shop, event_claim(shop, "again"), *parts[0])
+    assert again.status == "already_refunded"
+    receive(shop, "E3")
+    assert drain(backend, shop, provider) == ["already_granted"]
+    assert len(shop.operation_history(right["entitlement_id"])) == 3
+    assert shop.reconcile(actor="me", reason="why").state == "clean"
+
+
+@pytest.mark.criterion("ac-0058")
+@pytest.mark.parametrize(("amount", "currency"), [(Decimal("49.91"), "USD"), (1, "EUR")])
+def test_a_grant_that_its_refunds_contradict_is_refused(backend, shop, amount, currency):
+    order(shop)
+    refund(shop, event_claim(shop, "R1"), "re_1", amount, currency)
+    claim = event_claim(shop, "E2")
+    before = backend.dump()
+    with pytest.raises(Forbidden):
+        shop.finalize_paid(claim.message_id, claim.fence, **PAID)
+    assert backend.dump() == before
+
+
+def test_an_id_with_another_content_grants_nothing():
+    """On a server: tests/sql/finalize_paid/taken_id.sql."""
+    db = MemoryDatabase()
+    shop = MemoryClient(db, "shop")
+    shop.register_instance(actor="me", reason="why")
+    shop.bind("app", actor="me", reason="why")
+    order(shop)
+    for number in (1, 2):
+        receive(shop, f"E{number}")
+    first, second = shop.claim("w", 2, box="inbox")
+    shop.finalize_paid(first.message_id, first.fence, **PAID)
+    (operation,) = shop._operations.operation.values()
+    operation.digest = b"another"
+    with pytest.raises(KeyReused):
+        shop.finalize_paid(second.message_id, second.fence, **PAID)
+    assert len(db.receipt) == 1
+
+
+@pytest.mark.criterion("ac-0058")
+def test_one_call_ends_the_event(backend, shop):
+    """Replayed is only what this claim did; whatever else it is asked for has another end."""
+    grant(backend, shop)
+    order(shop, "in_2", "ord_2")
+
+    def other_invoice(claim, name, **more):
+        call = getattr(shop, name)
+        return call(claim.message_id, claim.fence, account=ACCOUNT, invoice_id="in_2", **more)
+
+    def finalize(claim, **given):
+        ours = {**PAID, "order_id": "ord-in_1"}
+        return shop.finalize_paid(claim.message_id, claim.fence, **{**ours, **given})
+
+    calls = {
+        "refund": lambda claim: refund(shop, claim, "re_3", 1),
+        "refund of another id": lambda claim: refund(shop, claim, "re_4", 1),
+        "refund of another amount": lambda claim: refund(shop, claim, "re_3", 2),
+        "refund of another invoice": lambda claim: other_invoice(
+            claim, "apply_refund", refund_id="re_3", amount=1, currency="USD", evidence="e"
+        ),
+        "finalize": finalize,
+        "finalize another order": lambda claim: finalize(claim, order_id="ord_9"),
+        "finalize another invoice": lambda claim: finalize(
+            claim, invoice_id="in_2", order_id="ord_2"
+        ),
+        "cancel": lambda claim: cancel(shop, claim),
+        "cancel for another cause": lambda claim: cancel(shop, claim, "revoked"),
+        "cancel another invoice": lambda claim: other_invoice(
+            claim, "apply_provider_cancel", cause="cancelled", evidence="e"
+        ),
+    }
+    expected = {"refund": "refunded", "finalize": "already_granted", "cancel": "ended"}
+    for first, status in expected.items():
+        claim = event_claim(shop, first)
+        assert calls[first](claim).status == status
+        before = backend.dump()
+        for name, call in calls.items():
+            if name == first:
+                assert call(claim).status == "replayed"
+            else:
+                with pytest.raises(EndedOtherwise):
+                    call(claim)
+        assert backend.dump() == before
+    claim = event_claim(shop, "completed")
+    shop.complete(claim.message_id, claim.fence)
+    for call in calls.values():
+        with pytest.raises(EndedOtherwise):
+            call(claim)
 
 
 @pytest.mark.criterion("ac-0058")

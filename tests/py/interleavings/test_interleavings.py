@@ -103,11 +103,15 @@ def test_a_late_worker_without_fences_is_found(pg_db: Database) -> None:
     [
         ("execute_licence", "for no key update", "", "bounded-uses"),
         ("bind_device", "for no key update", "", "devices"),
-        ("receive", "and d.parked in ('dead_letter', 'permanent');", ";", "revival"),
+        (
+            "receive", "and d.parked in ('dead_letter', 'permanent') and not d.abandoned;", ";",
+            "revival",
+        ),
         ("_hold_event", "and d.fence = p_fence", "", "handed-over"),
         ("_end_right", "v_state <> 'active' and p_amount = 0", "false", "ends"),
+        ("apply_refund", "perform trex._lock_invoice(p_instance_key, v_id);", "", "grant-refund"),
     ],
-)
+)  # fmt: skip
 def test_a_planted_fault_is_found(
     pg_db: Database, function: str, old: str, new: str, name: str
 ) -> None:

@@ -27,8 +27,9 @@ VERSIONS = [spec.version for spec in server_specs()]
 HISTORIES = scale("PARITY_HISTORIES", 40) // 2
 SEED = scale("PARITY_SEED", 20300101)
 STEPS = 60
-NEVER = {"policy TX400"}
-"""Its only argument is the instance, which the client has checked before."""
+NEVER = {"policy TX400", "finalize_paid TX422"}
+"""The only argument of policy is the instance, which the client has checked before; and nobody
+else gets to write the id of a grant."""
 
 RECORDED = "recorded already_recorded ended_otherwise claim_lost not_found"
 DECIDED = "applied replayed not_found operation_conflict version_conflict forbidden"

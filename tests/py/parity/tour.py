@@ -40,8 +40,10 @@ class Tour(WholeMachine):
         return claims[0].message_id, claims[0].fence
 
     def about(self, name: str, invoice: str = "in_1", **more: Any) -> None:
-        """What an event of this invoice leads to."""
-        self.step(0, name, *self.event(invoice), account="acct_1", invoice_id=invoice, **more)
+        """What an event of this invoice leads to, and the same call again."""
+        claim = self.event(invoice)
+        for _ in range(2):
+            self.step(0, name, *claim, account="acct_1", invoice_id=invoice, **more)
 
     def tour_of_rights(self) -> None:
         step = self.step
@@ -98,6 +100,11 @@ class Tour(WholeMachine):
         step(0, "register_order", "acct_1", "in_6", "ord_6", **self.sold(6))
         self.about("finalize_paid", "in_6", order_id="ord_6", status="paid")
         step(0, "record_payment", "acct_1", "in_6", "unpaid")
+        for number, amount in ((10, 3), (11, 11)):
+            invoice = f"in_{number}"
+            self.about("apply_refund", invoice, refund_id=invoice, amount=amount, **money)
+            step(0, "register_order", "acct_1", invoice, "ord", **self.sold(number))
+            self.about("finalize_paid", invoice, order_id="ord", status="paid")
         # What else a claim can be when its event is handled.
         message_id, fence = self.event()
         step(0, "postpone", message_id, fence, timedelta(0))
