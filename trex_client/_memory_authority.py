@@ -346,9 +346,11 @@ class MemoryAuthority(MemoryOperations):
     def _note_payment(
         self, account: str, invoice_id: str, status: str, message_id: int | None, now: datetime
     ) -> bool:
-        """What the provider said when it was asked; only news is kept."""
+        """What the provider said when it was asked; only news is kept. A handler's answer may be
+        older than what is stored, and a paid invoice never goes back to draft or open."""
         last = self._payments(account, invoice_id)[-1:]
-        if last and last[0].status == status:
+        stale = message_id is not None and status in ("draft", "open")
+        if last and (last[0].status == status or (stale and last[0].status == "paid")):
             return False
         key = (self._instance_key, account, invoice_id, last[0].asked + 1 if last else 1)
         self.db.put(self._authority.payment, key, PaymentRow(*key, status, message_id, now))
@@ -946,7 +948,7 @@ class MemoryAuthority(MemoryOperations):
         return self._viewed(
             viewer, account, seller, limit, after, self._authority.security_event.values(),
             lambda r: SecurityLine(
-                f"{r.capability_id}:{r.kind}:{r.usage_id}", r.kind, r.licence_id, r.account,
-                r.seller, r.subject, r.seen_at,
+                f"{len(r.capability_id)}:{r.capability_id}:{r.kind}:{r.usage_id}", r.kind,
+                r.licence_id, r.account, r.seller, r.subject, r.seen_at,
             ),
         )  # fmt: skip

@@ -59,6 +59,7 @@ _EFFECT_MACHINE: dict[str, Any] = json.loads(
     (Path(__file__).parent / "machines" / "effect.json").read_text(encoding="utf-8")
 )
 _AMOUNT_TEXT = re.compile(r"-?[0-9]{1,20}([.][0-9]{1,18})?")
+_ENDS_OF_RIGHTS = ("refund:", "cancelled:", "expired:", "revoked:")
 _SECONDS = re.compile("[1-9][0-9]{0,8}")
 
 
@@ -171,7 +172,7 @@ def _trim(value: Decimal | int | None) -> Decimal | None:
     if value is None:
         return None
     exact = Decimal(value).normalize(_WIDE)
-    return exact if exact else Decimal(0)
+    return Decimal(f"{exact:f}") if exact else Decimal(0)
 
 
 def _operation_digest(
@@ -385,6 +386,7 @@ class MemoryOperations(MemoryInbox):
         _require(_is_slug(event), "event")
         _require(_is_integer(expected_version, 0, _LAST_ID), "expected_version")
         _require(_is_key(operation_id), "operation_id")
+        _require(not operation_id.startswith("grant_entitlement:"), "operation_id")
         _check_act(actor, reason)
         _require(_is_slug(role), "role")
         _require(
@@ -536,6 +538,7 @@ class MemoryOperations(MemoryInbox):
     ) -> Corrected:
         _require(_is_key(operation_id), "operation_id")
         _require(_is_key(adjustment_id), "adjustment_id")
+        _require(not adjustment_id.startswith(_ENDS_OF_RIGHTS), "adjustment_id")
         _require(_is_slug(kind), "kind")
         _require(_is_number(amount) and _amount(amount, 18) is not None, "amount")
         _require(_is_integer(expected_version, 0, _LAST_ID), "expected_version")
@@ -550,6 +553,15 @@ class MemoryOperations(MemoryInbox):
         _check_on(on_refused, "on_refused")
         self._durable()
         self._enter()
+        operation = self._operations.operation.get((self._instance_key, operation_id))
+        if operation is not None and operation.kind == "grant_entitlement":
+            if on_refused == "raise":
+                raise Forbidden
+            last = self._adjustments(operation_id)[-1:]
+            return Corrected(
+                adjustment_id, "forbidden", last[0].version if last else 0,
+                last[0].balance if last else operation.amount, None, None, None,
+            )  # fmt: skip
         corrected = self._correct(
             operation_id, adjustment_id, kind, Decimal(amount), expected_version,
             None if expected_balance is None else Decimal(expected_balance), actor, role, reason,

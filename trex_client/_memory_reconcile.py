@@ -398,21 +398,23 @@ class MemoryReconcile(MemoryAuthority):
             == (self._instance_key, e.account, e.invoice_id)
         ]
         refunded = last is not None and last.status == "refunded"
-        if refunds and operation is not None and operation.amount is not None:
-            refunded = refunded or sum(refunds) >= operation.amount
+        if operation is not None and operation.amount is not None:
+            left = [a.balance for a in self._adjustments(entitlement_id)[-1:]]
+            refunded = refunded or (operation.amount > 0 and left == [0])
+            refunded = refunded or (bool(refunds) and sum(refunds) >= operation.amount)
         if e.state == "active" and (refunded or last is None or last.status != "paid"):
             yield Drift(
                 "refunded_but_valid_entitlement" if refunded else "unpaid_but_entitled",
                 {"entitlement_id": entitlement_id, **invoice},
                 "an ended right" if refunded else "a payment",
-                last.status if last is not None else "none", "ask the provider, then correct",
+                last.status if last is not None else "none", "ask the provider, then end the right",
                 _event(last.message_id if last is not None else None),
             )  # fmt: skip
         rights = self._rights(e.account, e.invoice_id)
         if len(rights) > 1 and rights[0] == entitlement_id:
             yield Drift(
                 "duplicate_issuance_per_payment", invoice, "one right for one invoice",
-                f"{len(rights)} rights", "decide which right stays, then correct the other",
+                f"{len(rights)} rights", "decide which right stays, then end the other",
             )  # fmt: skip
 
     def _check_subscription(
@@ -429,7 +431,7 @@ class MemoryReconcile(MemoryAuthority):
                     "subscription_expired_but_renewed",
                     {"account": account, "subscription_id": subscription_id},
                     "no right beyond the paid period", f"subscription {s.status}",
-                    "ask the provider, then correct",
+                    "ask the provider, then end the right",
                 )  # fmt: skip
                 return
 

@@ -163,7 +163,8 @@ comment on function trex.finalize_paid(text, bigint, bigint, text, text, text, t
 Arguments:
   p_message_id, p_fence: the claimed inbox message; p_account: of its endpoint
   p_invoice_id, p_order_id: what the provider says it is for; p_status: what the provider
-      answered when asked, paid or another word
+      answered when asked, paid or another word; draft and open after a stored paid are old answers
+      and aren''t stored
 Returns: one finalized: granted (and less what refunds stored before took: the right can be ended,
   state refunded; their evidence is message: and the id of their event); already_granted (completed
   without a second grant); replayed (this claim did this before);

@@ -111,7 +111,8 @@ begin
 end
 $$;
 
--- What the provider said when it was asked; only news is kept.
+-- What the provider said when it was asked; only news is kept. A handler's answer may be older than
+-- what is stored, and a paid invoice never goes back to draft or open.
 create or replace function trex._note_payment(
     p_instance_key text,
     p_account text,
@@ -134,7 +135,9 @@ begin
         where p.instance_key = p_instance_key and p.account = p_account and p.invoice_id = p_invoice_id
         order by p.asked desc
         limit 1;
-        if v_last.status = p_status then
+        if v_last.status = p_status
+            or (p_message_id is not null and v_last.status = 'paid' and p_status in ('draft', 'open'))
+        then
             return false;
         end if;
         insert into trex.payment (instance_key, account, invoice_id, asked, status, message_id, asked_at)

@@ -278,7 +278,12 @@ begin
         known as materialized (
             select
                 g.*, p.status, p.message_id,
-                p.status = 'refunded' or (
+                p.status = 'refunded' or (o.amount > 0 and (
+                    select a.balance from trex.adjustment a
+                    where a.instance_key = p_instance_key and a.operation_id = g.entitlement_id
+                    order by a.version desc
+                    limit 1
+                ) = 0) or (
                     select sum(r.amount) from trex.refund r
                     where r.instance_key = p_instance_key and r.account = g.account and r.invoice_id = g.invoice_id
                 ) >= o.amount as refunded
@@ -303,7 +308,7 @@ begin
             jsonb_build_object('entitlement_id', g.entitlement_id, 'account', g.account, 'invoice_id', g.invoice_id),
             case when g.refunded then 'an ended right' else 'a payment' end, coalesce(g.status::text, 'none'),
             case when g.message_id is null then '[]' else jsonb_build_array('message:' || g.message_id) end,
-            'ask the provider, then correct', null, null
+            'ask the provider, then end the right', null, null
         from known g
         where g.state = 'active' and (g.refunded or g.status is distinct from 'paid')
         union all
@@ -313,7 +318,7 @@ begin
             format('%s rights', (
                 select count(*) from trex.entitlement d
                 where d.instance_key = p_instance_key and d.account = g.account and d.invoice_id = g.invoice_id
-            )), '[]', 'decide which right stays, then correct the other', null, null
+            )), '[]', 'decide which right stays, then end the other', null, null
         from known g
         where (
             select count(*) > 1 and min(d.entitlement_id collate "C") = g.entitlement_id
@@ -338,7 +343,7 @@ begin
         select
             jsonb_build_array(g.account, g.subscription_id)::text, 'subscription_expired_but_renewed',
             jsonb_build_object('account', g.account, 'subscription_id', g.subscription_id),
-            'no right beyond the paid period', 'subscription ' || g.status, '[]', 'ask the provider, then correct', null, null
+            'no right beyond the paid period', 'subscription ' || g.status, '[]', 'ask the provider, then end the right', null, null
         from page g
         where g.status in ('cancelled', 'expired') and g.period_end < p_now and exists (
             select 1 from trex.entitlement e

@@ -1,6 +1,7 @@
 -- A done operation is never overwritten: a correction stands beside it, says what it builds on, and
 -- moves the balance of the two together. The operation's row is locked, so corrections of one
--- operation take their turn.
+-- operation take their turn. A grant isn't corrected here: its balance would move without its
+-- right.
 create or replace function trex.correct(
     p_instance_key text,
     p_operation_id text,
@@ -38,6 +39,9 @@ begin
     if trex._is_key(p_adjustment_id) is not true then
         perform trex._raise('TX400', 'adjustment_id: a key');
     end if;
+    if p_adjustment_id ~ '^(refund|cancelled|expired|revoked):' then
+        perform trex._raise('TX400', 'adjustment_id: refund: cancelled: expired: revoked: are for ends of rights');
+    end if;
     if trex._is_slug(p_kind) is not true then
         perform trex._raise('TX400', 'kind: 1 to 63 of a-z 0-9 . _ : -');
     end if;
@@ -62,6 +66,24 @@ begin
     end if;
     perform trex._durable();
     perform trex._enter(p_instance_key);
+    select
+        p_adjustment_id, 'forbidden', coalesce(a.version, 0), coalesce(a.balance, o.amount), null, null, null
+    into v_corrected
+    from trex.operation o
+    left join lateral (
+        select w.version, w.balance
+        from trex.adjustment w
+        where w.instance_key = p_instance_key and w.operation_id = p_operation_id
+        order by w.version desc
+        limit 1
+    ) a on true
+    where o.instance_key = p_instance_key and o.operation_id = p_operation_id and o.kind = 'grant_entitlement';
+    if found then
+        if p_on_refused = 'raise' then
+            perform trex._raise('TX423', 'a grant is corrected by apply_refund or apply_provider_cancel');
+        end if;
+        return v_corrected;
+    end if;
     v_corrected := trex._correct(
         p_instance_key, p_operation_id, p_adjustment_id, p_kind, p_amount, p_expected_version, p_expected_balance, p_actor,
         p_role, p_reason, p_evidence, trex._now()
@@ -88,7 +110,8 @@ comment on function trex.correct(
 ) is
 'Appends one correction to a done operation.
 Arguments:
-  p_operation_id: what is corrected; p_adjustment_id: a key, once per instance for one intent
+  p_operation_id: what is corrected; p_adjustment_id: a key, once per instance for one intent,
+      that doesn''t begin with refund: cancelled: expired: or revoked:
   p_kind: 1 to 63 of a-z 0-9 . _ : - ; p_amount: what is added to the balance, 0 where no amount
       changes
   p_expected_version: how many corrections the caller has seen; p_expected_balance: and which
@@ -101,6 +124,7 @@ Returns: one corrected: status applied, replayed (as it was then), or not_found,
       that time
 Errors: TX400; TX503; TX403; TX404 no such operation; TX422 the adjustment id has another intent;
   TX412 another version or balance;
-  TX423 the balance would change its sign, or the operation has no amount
+  TX423 the balance would change its sign, the operation has no amount, or it is a grant, which
+  apply_refund and apply_provider_cancel correct
 Locks: the operation row
 Idempotent: yes, by adjustment_id';

@@ -58,6 +58,9 @@ begin
     if trex._is_key(p_operation_id) is not true then
         perform trex._raise('TX400', 'operation_id: a key');
     end if;
+    if p_operation_id ^@ 'grant_entitlement:' then
+        perform trex._raise('TX400', 'operation_id: grant_entitlement: is for grants');
+    end if;
     perform trex._check_act(p_actor, p_reason);
     if trex._is_slug(p_role) is not true then
         perform trex._raise('TX400', 'role: 1 to 63 of a-z 0-9 . _ : -');
@@ -209,7 +212,8 @@ comment on function trex.transition(
 Arguments:
   p_machine, p_event: 1 to 63 of a-z 0-9 . _ : - ; p_entity: a key
   p_expected_version: the version that the caller has seen; 0: the entity doesn''t exist yet
-  p_operation_id: a key, once per instance for one intent; p_actor: a key; p_role: whom the actor
+  p_operation_id: a key, once per instance for one intent, that doesn''t begin with
+      grant_entitlement: ; p_actor: a key; p_role: whom the actor
       acts as, told by a trusted service
   p_reason: 1 to 1000 characters; p_amount: exact; p_arguments: an object
   p_on_refused: raise (default), or report: the refusal is returned as data

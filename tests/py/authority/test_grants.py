@@ -543,3 +543,66 @@ def test_only_news_of_a_payment_is_kept(backend, shop):
     assert shop.record_payment(ACCOUNT, "in_1", "paid")
     assert shop.record_payment(ACCOUNT, "in_1", "open")
     assert [row["asked"] for row in backend.rows("payment")] == [1, 2, 3]
+
+
+def test_an_old_answer_doesnt_unpay_an_invoice(backend, shop):
+    """A slower handler's answer; what is asked outside of any event is taken as it is."""
+    grant(backend, shop)
+    for status in ("open", "draft"):
+        claim = event_claim(shop, status)
+        done = shop.finalize_paid(claim.message_id, claim.fence, **{**PAID, "status": status})
+        assert done.status == "not_paid"
+        shop.complete(claim.message_id, claim.fence)
+    assert [row["status"] for row in backend.rows("payment")] == ["paid"]
+    assert shop.reconcile(actor="me", reason="why").state == "clean"
+    claim = event_claim(shop, "void")
+    shop.finalize_paid(claim.message_id, claim.fence, **{**PAID, "status": "void"})
+    assert [row["status"] for row in backend.rows("payment")] == ["paid", "void"]
+
+
+BY = {"actor": "ann", "role": "support", "reason": "r", "evidence": "e"}
+
+
+@pytest.mark.criterion("ac-0058")
+def test_a_grant_is_corrected_only_with_its_right(backend, shop):
+    right = grant(backend, shop)
+    refund(shop, event_claim(shop, "R1"), "re_1", 40)
+    before = backend.dump()
+    for amount, version in ((Decimal("-9.90"), 1), (0, 1), (1, 7)):
+        with pytest.raises(Forbidden):
+            shop.correct(right, "c1", "refund", amount, version, **BY)
+        told = shop.correct(right, "c1", "refund", amount, version, on_refused="report", **BY)
+        assert (told.status, told.version, told.balance) == ("forbidden", 1, Decimal("9.9"))
+    assert backend.dump() == before
+    done = refund(shop, event_claim(shop, "R2"), "re_2", Decimal("9.90"))
+    assert (done.status, done.entitlement_state) == ("refunded", "refunded")
+
+
+@pytest.mark.criterion("ac-0058")
+def test_ids_that_grants_and_their_ends_derive_are_theirs(backend, shop):
+    who = {"actor": "ann", "role": "clerk", "reason": "r"}
+    right = grant(backend, shop)
+    definition = {"states": {"a": {}}, "transitions": [{"event": "go", "to": "a"}]}
+    shop.machine_load("m", definition, actor="me", reason="why")
+    shop.transition("m", "e1", "go", 0, "op", amount=9, **who)
+    before = backend.dump()
+    for operation_id in (right, "grant_entitlement:", "grant_entitlement:x"):
+        with pytest.raises(InvalidArgument):
+            shop.transition("m", "e2", "go", 0, operation_id, **who)
+    for cause in ("refund", "cancelled", "expired", "revoked"):
+        with pytest.raises(InvalidArgument):
+            shop.correct("op", f"{cause}:1", "fee", -1, 0, **BY)
+    assert backend.dump() == before
+    assert shop.correct("op", "refunds:1", "fee", -1, 0, **BY).status == "applied"
+
+
+def test_amounts_are_written_without_exponents(shop):
+    """Where they come back: 50 is 50, not 5E+1."""
+    who = {"actor": "ann", "role": "clerk", "reason": "r"}
+    definition = {"states": {"a": {}}, "transitions": [{"event": "go", "to": "a"}]}
+    shop.machine_load("m", definition, actor="me", reason="why")
+    shop.transition("m", "e1", "go", 0, "op", amount=Decimal("250.0"), **who)
+    corrected = shop.correct("op", "c1", "fee", Decimal("-50.00"), 0, **BY)
+    assert str(corrected.balance) == "200"
+    lines = shop.operation_history("op")
+    assert [(str(x.amount), str(x.balance)) for x in lines] == [("250", "250"), ("-50", "200")]

@@ -100,3 +100,16 @@ def test_only_the_app_role_may_ask(postgres):
             (read,),
         ).fetchone()
         assert row == (["trex_app"],), read
+
+
+def test_ids_of_refused_uses_are_unique(backend):
+    """A key may hold what stands between the parts of an id."""
+    client = backend.register("shop")
+    licence = grant(backend, client)
+    for number, (capability, usage) in enumerate((("a", "b:consumed:c"), ("a:consumed:b", "c"))):
+        client.issue_capability(capability, licence, "buy_1")
+        client.execute_licence(capability, "buy_1", f"use_{number}")
+        client.execute_licence(capability, "buy_1", usage, on_refused="report")
+    first, second = client.list_security_events(ADMIN, ACCOUNT)
+    assert first.id != second.id
+    assert client.list_security_events(ADMIN, ACCOUNT, after=first.id) == [second]

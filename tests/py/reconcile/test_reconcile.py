@@ -16,6 +16,7 @@ import pytest
 from tests.py.authority.world import ACCOUNT, Provider, drain, grant, order, receive
 from tests.support.backends import WHO
 from trex_client.errors import AccessDenied, InvalidArgument, NotFound
+from trex_client.memory import MemoryClient, MemoryDatabase
 from trex_client.model import Movement
 
 pytestmark = pytest.mark.criterion("ac-0060")
@@ -239,6 +240,28 @@ def test_refunded_but_still_valid(backend, shop):
     shop.record_payment(ACCOUNT, "in_1", "refunded")
     _, (finding,) = found(shop)
     assert finding.type == "refunded_but_valid_entitlement"
+
+
+def test_nothing_left_of_a_valid_right():
+    """On a server: tests/sql/reconcile/nothing_left_of_a_right.sql."""
+    shop = MemoryClient(MemoryDatabase(), "shop")
+    shop.register_instance(**WHO)
+    shop.bind("app", **WHO)
+    order(shop)
+    shop.receive("stripe", ACCOUNT, "E", "paid", "in_1", b"raw", {})
+    (claim,) = shop.claim("w", box="inbox")
+    right = shop.finalize_paid(
+        claim.message_id, claim.fence, account=ACCOUNT, invoice_id="in_1", order_id="ord_1",
+        status="paid",
+    ).entitlement_id  # fmt: skip
+    assert right is not None
+    assert shop.reconcile(**WHO).state == "clean"
+    shop._correct(
+        right, "c-1", "fee", Decimal("-49.90"), 0, None, "ann", "boss", "r", "e", shop.db._now()
+    )
+    shop.reconcile(**WHO)
+    (finding,) = shop.reconcile_findings(2)
+    assert (finding.type, finding.actual) == ("refunded_but_valid_entitlement", "paid")
 
 
 def test_a_subscription_that_ended_with_a_right_that_goes_on(backend, shop):
