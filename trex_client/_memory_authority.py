@@ -255,6 +255,14 @@ def _month(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m")
 
 
+_WHY_NOT = {
+    "expired": "the capability is expired",
+    "not_active": "the right is not active",
+    "exhausted": "the uses are exhausted",
+    "device_unknown": "the device is unknown",
+}
+
+
 def _refuse_use(status: str) -> None:
     """Why a licence can't be used, as an error."""
     if status == "other_subject":
@@ -263,7 +271,7 @@ def _refuse_use(status: str) -> None:
         raise KeyReused
     if status == "consumed":
         raise EndedOtherwise
-    raise Forbidden
+    raise Forbidden(_WHY_NOT[status])
 
 
 class MemoryAuthority(MemoryOperations):
@@ -589,7 +597,7 @@ class MemoryAuthority(MemoryOperations):
             raise KeyReused
         operation = self._operations.operation.get((self._instance_key, grant_id))
         if operation is not None and _json(operation.arguments)["currency"] != currency:
-            raise Forbidden
+            raise Forbidden("another currency than what was paid")
         provider = self._inbox.inbox_event[self._instance_key, message_id].provider
         status = self._end_right(
             grant_id, reference, "refunded", -exact, provider,
@@ -691,7 +699,7 @@ class MemoryAuthority(MemoryOperations):
         known = tables.capability.get(key)
         if known is None:
             if not self._is_active(right, now):
-                raise Forbidden
+                raise Forbidden("the right is not active")
             row = CapabilityRow(*key, licence_id, subject, now, now + lifetime)
             db.put(tables.capability, key, row)
             return CapabilityIssued(capability_id, "issued", licence_id, row.expires_at)
@@ -821,7 +829,7 @@ class MemoryAuthority(MemoryOperations):
             return "duplicate"
         bound = sum(k[:2] == key[:2] for k in tables.device_binding)
         if licence.devices_max is not None and bound >= licence.devices_max:
-            raise Forbidden
+            raise Forbidden("the licence has all its devices")
         row = DeviceBindingRow(*key, licence.account, licence.seller, self.db._now())
         self.db.put(tables.device_binding, key, row)
         return "bound"
@@ -852,7 +860,7 @@ class MemoryAuthority(MemoryOperations):
         ):
             raise NoViewer
         if viewer.kind == "buyer":
-            raise AccessDenied
+            raise AccessDenied("not for buyers")
         shown = viewer.seller if viewer.kind == "seller" else seller
         if account != viewer.tenant or seller not in (None, shown):
             raise NotFound

@@ -208,7 +208,7 @@ def _refuse_operation(status: OperationStatus) -> None:
     if status == "version_conflict":
         raise VersionConflict
     if status == "forbidden":
-        raise Forbidden
+        raise Forbidden("not in this state, by this role or with this amount")
 
 
 def _is_amount_text(value: object) -> bool:
@@ -302,7 +302,7 @@ class MemoryOperations(MemoryInbox):
             if old.digest == digest:
                 return "unchanged"
             if not _json(old.definition)["states"].keys() <= data["states"].keys():
-                raise Forbidden
+                raise Forbidden("a state of the machine is missing: entities may be in it")
         revision += 1
         key = (self._instance_key, machine, revision)
         db.put(tables.machine, key, MachineRow(*key, text, digest, now))

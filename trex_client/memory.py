@@ -949,7 +949,9 @@ class MemoryKernel:
     def _enter(self) -> InstanceRow:
         """The caller's role must be bound to the instance, by exact name."""
         if (self._instance_key, self.role) not in self.db.binding:
-            raise AccessDenied
+            raise AccessDenied(
+                "instance unknown or not bound to the calling role: register and bind it"
+            )
         return self.db.instance[self._instance_key]
 
     def _durable(self) -> None:
@@ -2265,7 +2267,7 @@ class MemoryKernel:
         self._durable()
         db = self.db
         if self._instance_key not in db.instance:
-            raise AccessDenied
+            raise AccessDenied("register the instance first")
         key = (self._instance_key, role_name)
         if key in db.binding:
             return False
@@ -2281,7 +2283,7 @@ class MemoryKernel:
         self._durable()
         db = self.db
         if self._instance_key not in db.instance:
-            raise AccessDenied
+            raise AccessDenied("register the instance first")
         key = (self._instance_key, role_name)
         if key not in db.binding:
             return False
@@ -2373,7 +2375,9 @@ class MemoryKernel:
             return Recorded(message_id, row.fence, "already_recorded", "permanent", False, None)
         in_doubt = row.parked in ("unknown", "conflict") or row.uncertain
         if row.parked is None or not (in_doubt or resolution == "abandon"):
-            raise Forbidden
+            raise Forbidden(
+                "only a parked message; but for abandon one in doubt: unknown, conflict, uncertain"
+            )
         detail: dict[str, object] = {
             "resolution": resolution,
             "evidence": evidence,

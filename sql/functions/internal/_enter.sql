@@ -25,7 +25,7 @@ begin
     join trex.binding b on b.instance_key = i.instance_key
     where i.instance_key = p_instance_key and b.role_name = trex._caller();
     if not found then
-        perform trex._raise('TX403', 'register the instance and bind the calling role to it');
+        perform trex._raise('TX403', 'instance unknown or not bound to the calling role: register and bind it');
     end if;
     return v_instance;
 end
