@@ -67,7 +67,8 @@ begin
     perform trex._durable();
     perform trex._enter(p_instance_key);
     select
-        p_adjustment_id, 'forbidden', coalesce(a.version, 0), coalesce(a.balance, o.amount), null, null, null
+        p_adjustment_id, 'forbidden', coalesce(a.version, 0), coalesce(a.balance, o.amount), null::text, null::bigint,
+        null::timestamptz
     into v_corrected
     from trex.operation o
     left join lateral (
