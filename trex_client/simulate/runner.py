@@ -27,13 +27,13 @@ CHUNK = 100
 LEAST: dict[str, float] = {
     "claims": 600, "delivered": 400, "recorded": 400, "already_recorded": 10, "claim_lost": 5,
     "ended_otherwise": 6, "lease_expired": 150, "late": 15, "retry": 10, "unknown": 40,
-    "conflict": 15, "permanent": 12, "redriven": 15, "resolved": 60, "resent": 30, "abandoned": 5,
+    "conflict": 15, "permanent": 12, "redriven": 15, "resolved": 60, "resent": 30, "abandoned": 0.1,
     "parked unknown": 50, "uncertain claims": 100, "cleared": 25, "look-up True": 15,
     "look-up False": 30, "pauses": 15, "call lost_after": 10, "call lost_before": 5,
     "call error_after": 5, "call late": 5, "late arrivals": 20, "lost commits": 8,
     "lost claims": 10, "crashes": 60, "clock jumps": 2, "restarts": 20, "rollbacks": 50,
     "ordered claims": 200, "duplicate": 20, "key reused": 1, "extended": 20, "stale reports": 15,
-    "at_most_once": 60, "mark recorded": 60, "handled": 1, "trespasses": 3, "purged": 1,
+    "at_most_once": 60, "mark recorded": 60, "handled": 1, "trespasses": 3, "purged": 0.5,
     "received": 40, "deduplicated": 4,
 }  # fmt: skip
 """What a hundred histories of fifty steps must have seen at least: half of what they do see. A run

@@ -604,7 +604,7 @@ def test_h1_another_body_under_the_same_key(backend: Backend, shop: Trex) -> Non
     with pytest.raises(KeyReused) as reused:
         shop.enqueue("t", "k", {"amount": 20}, **{**CASH, "cash_delta": 20})
     # The case asks for the stored fingerprint; the error's text is constant here.
-    assert str(reused.value) == "key reused with other content"
+    assert str(reused.value).startswith("key reused with other content")
     assert backend.dump() == before
 
 

@@ -496,8 +496,8 @@ def keys_of_two_instances(rig: Rig) -> None:
 
 
 def redrive(rig: Rig) -> None:
-    unknown, fence = rig.take("unknown", effect_policy="at_most_once")
-    assert rig.end("mark_unknown", unknown, fence)["state"] == "unknown"
+    unknown, fence = rig.take("unknown")
+    assert rig.end("mark_unknown", unknown, fence, park=True)["state"] == "unknown"
     dead, fence = rig.take("dead")
     assert rig.end("dead_letter", dead, fence)["state"] == "dead_letter"
     rows = rig.call("redrive", message_ids=[unknown, dead], actor="me", reason="why")

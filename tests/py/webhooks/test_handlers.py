@@ -87,7 +87,7 @@ def test_waiting_costs_no_try_and_keeps_what_was_written(pg_db, shop):
 
     async def not_yet(incoming):
         await write(incoming, "asked")
-        return Waiting("not_paid", timedelta(0))
+        return Waiting("not_paid", timedelta(minutes=5))
 
     for _ in range(3):  # more than the allowance
         counts = run(pg_db, {"invoice.paid": not_yet})
