@@ -191,12 +191,14 @@ create table trex.security_event (
 
 create index security_event_account
 on trex.security_event (
-    instance_key, account, (capability_id || ':' || kind || ':' || usage_id)
+    instance_key, account,
+    (length(capability_id)::text || ':' || capability_id || ':' || kind || ':' || usage_id)
 )
 where account is not null;
 create index security_event_seller
 on trex.security_event (
-    instance_key, account, seller, (capability_id || ':' || kind || ':' || usage_id)
+    instance_key, account, seller,
+    (length(capability_id)::text || ':' || capability_id || ':' || kind || ':' || usage_id)
 )
 where account is not null;
 

@@ -25,14 +25,11 @@ begin
     perform trex._enter(p_instance_key);
     v_seller := trex._viewed_seller(p_viewer_kind, p_viewer_tenant, p_viewer_seller, p_account, p_seller);
     return query
-    select i.id, t.kind, t.licence_id::text, t.account::text, t.seller::text, t.subject::text, t.seen_at
+    select length(t.capability_id)::text || ':' || t.capability_id || ':' || t.kind || ':' || t.usage_id, t.kind, t.licence_id::text, t.account::text, t.seller::text, t.subject::text, t.seen_at
     from trex.security_event t
-    cross join lateral (
-        select length(t.capability_id) || ':' || t.capability_id || ':' || t.kind || ':' || t.usage_id as id
-    ) i
     where t.instance_key = p_instance_key and t.account = p_account
-        and (v_seller is null or t.seller = v_seller) and i.id collate "C" > p_after
-    order by i.id collate "C"
+        and (v_seller is null or t.seller = v_seller) and (length(t.capability_id)::text || ':' || t.capability_id || ':' || t.kind || ':' || t.usage_id) collate "C" > p_after
+    order by (length(t.capability_id)::text || ':' || t.capability_id || ':' || t.kind || ':' || t.usage_id) collate "C"
     limit p_limit;
 end
 $$;

@@ -160,16 +160,22 @@ class Measured:
             f"register_order('shop', 'acct', '{name}', 'o', 's0', 'b', 'plan', 5, 'USD',"
             " p_valid_for => '1 hour')"
         )
-        received = f"receive('shop', 'psp', 'acct', '{name}', 'paid', '{name}', 'raw', '{{}}')"
         run(f"select trex.{order}")
-        (message,) = run(f"select (trex.{received}).message_id").fetchone()
-        ((_, fence),) = run(
-            "select message_id, fence from trex.claim('shop', 'w', 10, null, 'inbox', %s)", (name,)
-        ).fetchall()
-        claim = f"{message}, {fence}, 'acct', '{name}'"
+        # One call ends one event.
+        claims = []
+        for event in (name, f"{name}-refunded", f"{name}-cancelled"):
+            received = f"receive('shop', 'psp', 'acct', '{event}', 'x', '{event}', 'raw', '{{}}')"
+            run(f"select trex.{received}")
+            ((number, fence),) = run(
+                "select message_id, fence from trex.claim('shop', 'w', 10, null, 'inbox', %s)",
+                (event,),
+            ).fetchall()
+            claims.append(f"{number}, {fence}, 'acct', '{name}'")
+        paid, refunded, cancelled = claims
+        message = int(paid.split(",")[0])
         act = "'me', 'clerk', 'why'"
         licence = f"(select trex._grant_id('acct', '{name}'))"
-        again = f"receive('shop', 'psp', 'acct', '{name}', 'paid', '{name}', 'raw2', '{{}}')"
+        again = f"receive('shop', 'psp', 'acct', '{name}', 'x', '{name}', 'raw2', '{{}}')"
         return [
             again,
             f"inbox_status('shop', {message})",
@@ -178,7 +184,7 @@ class Measured:
             f"inbox_event('shop', {message})",
             order,
             f"record_payment('shop', 'acct', '{name}', 'paid')",
-            f"finalize_paid('shop', {claim}, 'o', 'paid')",
+            f"finalize_paid('shop', {paid}, 'o', 'paid')",
             f"issue_capability('shop', 'cap-{name}', {licence}, 'b')",
             f"execute_licence('shop', 'cap-{name}', 'b', 'use-{name}')",
             f"execute_licence('shop', 'cap-{name}', 'b', 'use-{name}')",
@@ -199,8 +205,8 @@ class Measured:
               for view in (VIEW, SELLER, RARE)),
             "reconcile_findings('shop', null, null, 20)",
             "reconcile_reports('shop', 20)",
-            f"apply_refund('shop', {claim}, 'r-{name}', 1, 'USD', 'seen')",
-            f"apply_provider_cancel('shop', {claim}, 'cancelled', 'seen')",
+            f"apply_refund('shop', {refunded}, 'r-{name}', 1, 'USD', 'seen')",
+            f"apply_provider_cancel('shop', {cancelled}, 'cancelled', 'seen')",
             *(f"_reconcile_page('shop', '{check}', '{self.place(check)}', 20, '1 hour', now())"
               for check in CHECKS),
             "overdue('shop', 20)",
