@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-_BLANK: Final = " \u00a0\u1680\u2000-\u200d\u2028\u2029\u202f\u205f\u2060\u3000\ufeff"
-is_key: Final = re.compile(
-    f"(?![{_BLANK}])[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,255}}(?<![{_BLANK}])"
-).fullmatch
+from trex_client._values import is_key
 
 
 class Content(NamedTuple):

@@ -38,6 +38,7 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
 from trex_client._calls import Calls, is_too_deep
+from trex_client._values import is_key
 from trex_client.errors import (
     AccessDenied,
     ClaimLost,
@@ -113,7 +114,6 @@ _MICROSECOND = timedelta(microseconds=1)
 _CONTROL = "\x00-\x1f\x7f-\x9f\ud800-\udfff"
 _BLANK = " \u00a0\u1680\u2000-\u200d\u2028\u2029\u202f\u205f\u2060\u3000\ufeff"
 _SLUG = re.compile("[a-z0-9][a-z0-9._:-]{0,62}").fullmatch
-_KEY = re.compile(f"(?![{_BLANK}])[^{_CONTROL}]{{1,255}}(?<![{_BLANK}])").fullmatch
 _TEXT = re.compile(f"(?=.*[^{_BLANK}])[^{_CONTROL}]{{1,1000}}", re.DOTALL).fullmatch
 _STUCK = re.compile("[\x00\ud800-\udfff]").search
 _CURRENCY = re.compile("[A-Z][A-Z0-9]{2,11}").fullmatch
@@ -123,8 +123,7 @@ def _is_slug(value: object) -> bool:
     return isinstance(value, str) and _SLUG(value) is not None
 
 
-def _is_key(value: object) -> bool:
-    return isinstance(value, str) and _KEY(value) is not None
+_is_key = is_key
 
 
 def _is_text(value: object) -> bool:

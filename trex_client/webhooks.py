@@ -51,7 +51,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trex_client._calls import check_instance_key
-from trex_client._events import Content, is_key, read_content
+from trex_client._events import Content, read_content
+from trex_client._values import is_key
 from trex_client.adapters.config import ConfigError, Settings
 from trex_client.errors import (
     AccessDenied,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tests.support import canaries
 
@@ -112,10 +112,16 @@ def daemons(folder: Path, dsn: str, adapter: dict[str, Any], **more: Any) -> Ite
 
 @dataclass
 class Proxy:
-    """Passes TCP on to a port. `cut` ends all connections, `stall` lets nothing through."""
+    """Passes TCP on to a port. `cut` ends all connections, `stall` lets nothing through. `lose`:
+    the connection over which `marker` is sent next is cut before it gets there, or before the
+    answer comes back.
+    """
 
     target: int
+    host: str = "127.0.0.1"
     port: int = 0
+    lose: Literal["request", "answer", ""] = ""
+    marker: bytes = b""
     stalled: bool = False
     cuts: int = 0
     writers: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -127,21 +133,43 @@ class Proxy:
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            back_reader, back_writer = await asyncio.open_connection("127.0.0.1", self.target)
+            if self.host.startswith("/"):
+                path = f"{self.host}/.s.PGSQL.{self.target}"
+                back_reader, back_writer = await asyncio.open_unix_connection(path)
+            else:
+                back_reader, back_writer = await asyncio.open_connection(self.host, self.target)
         except OSError:
             writer.transport.abort()
             return
         self.writers |= {writer, back_writer}
         try:
-            await asyncio.gather(self._pass(reader, back_writer), self._pass(back_reader, writer))
+            doomed = asyncio.Event()
+            await asyncio.gather(
+                self._pass(reader, back_writer, doomed, sends=True),
+                self._pass(back_reader, writer, doomed),
+            )
         finally:
             for one in (writer, back_writer):
                 one.transport.abort()
             self.writers -= {writer, back_writer}
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        doomed: asyncio.Event,
+        *,
+        sends: bool = False,
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
+                if sends and self.lose and self.marker in data:
+                    lost, self.lose = self.lose, ""
+                    if lost == "request":
+                        break
+                    doomed.set()
+                elif not sends and doomed.is_set():
+                    break
                 while self.stalled:
                     await asyncio.sleep(0.02)
                 writer.write(data)
@@ -150,8 +178,8 @@ class Proxy:
 
 
 @contextlib.asynccontextmanager
-async def proxy(target: int) -> AsyncIterator[Proxy]:
-    made = Proxy(target)
+async def proxy(target: int, host: str = "127.0.0.1") -> AsyncIterator[Proxy]:
+    made = Proxy(target, host)
     server = await asyncio.start_server(made.accept, "127.0.0.1", 0)
     made.port = server.sockets[0].getsockname()[1]
     try:

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import httpcore
 
-from trex_client._amount import exact
+from trex_client._values import exact
 from trex_client.adapters.base import (
     UNSTATED,
     Absent,

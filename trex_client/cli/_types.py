@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-from trex_client._amount import exact
+from trex_client._values import exact
 
 _DURATION = re.compile(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,6})?)(?P<unit>ms|s|m|h|d)")
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

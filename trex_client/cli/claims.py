@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from trex_client._amount import exact
 from trex_client._calls import Call, Calls
+from trex_client._values import exact
 from trex_client.cli._input import read_text
 from trex_client.cli._run import call_command
 from trex_client.cli._types import (

@@ -19,8 +19,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trex_client._amount import exact
 from trex_client._calls import Calls, encode_json, render
+from trex_client._values import exact
 from trex_client.cli._exit import ExitCode, exit_codes, leave, note
 from trex_client.cli._input import is_stdin, stdin
 from trex_client.cli._output import show, wants_json

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from trex_client._amount import exact
+from trex_client._values import exact
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -20,7 +20,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Protocol
 
-from trex_client._events import is_key
+from trex_client._values import is_key
 from trex_client.adapters.base import (
     RESULT_TYPES,
     Absent,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from trex_client.telemetry import Telemetry
     from trex_client.worker.settings import Runtime
 
-_MOST_DELAY = timedelta(days=30)
+MOST_DELAY = timedelta(days=30)
 
 
 @dataclass(slots=True, eq=False)
@@ -271,7 +271,7 @@ class AdapterProcessor:
             case Retryable() | Unknown():
                 delay = result.delay
                 if isinstance(delay, timedelta):
-                    delay = min(max(delay, timedelta(0)), _MOST_DELAY)
+                    delay = min(max(delay, timedelta(0)), MOST_DELAY)
                 else:
                     delay = None
                 reason = _reason(result.reason, "unspecified")

@@ -49,7 +49,7 @@ from trex_client.errors import (
 )
 from trex_client.model import REASONS, Recorded, Report
 from trex_client.telemetry import Alert, Event
-from trex_client.worker.delivery import is_cancelled
+from trex_client.worker.delivery import MOST_DELAY, is_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -68,7 +68,6 @@ OTHERS: Final = "*"
 _TRIES: Final = 3
 # A handler that waits for no time would be called in a circle.
 _LEAST_DELAY: Final = timedelta(seconds=1)
-_MOST_DELAY: Final = timedelta(days=30)
 _LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError, CommitUnknown, NotPrimary)
 _RIVALS: Final = (
     psycopg.errors.SerializationFailure,
@@ -322,7 +321,7 @@ class HandlerProcessor:
     def _not_now(self, held: Held, answer: Waiting | Refused) -> Report:
         if isinstance(answer, Refused):
             return self._report(held, "permanent", answer.reason)
-        delay = min(max(answer.delay, _LEAST_DELAY), _MOST_DELAY)
+        delay = min(max(answer.delay, _LEAST_DELAY), MOST_DELAY)
         return self._report(held, "postponed", answer.reason, delay)
 
     @staticmethod

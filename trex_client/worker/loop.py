@@ -367,11 +367,11 @@ class Worker:
         that is refused too, the claim is left to its lease.
         """
         for number, (held, report) in enumerate(batch):
-            doubt = Report(report.message_id, report.fence, "unknown", reason="write_back_failed")
+            instead = Report(report.message_id, report.fence, "unknown", reason="write_back_failed")
             if held is not None and held.claim.uncertain and report.balance is not None:
-                doubt = replace(report, balance=None, version=None)
+                instead = replace(report, balance=None, version=None)
             try:
-                for tried in (report, doubt):
+                for tried in (report, instead):
                     try:
                         recorded = await self._record_one(tried, until)
                     except (InvalidArgument, DatabaseError):

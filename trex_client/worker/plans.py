@@ -37,10 +37,6 @@ class Hints:
             self._after = max(self._after, self._got.popleft()[1])
         return self._after, self._due_after
 
-    def sweep_soon(self) -> None:
-        """Make the next claim a sweep."""
-        self._next_sweep = float("-inf")
-
     def done(
         self,
         started: float,

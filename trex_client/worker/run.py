@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from trex_client._events import is_key
+from trex_client._values import is_key
 from trex_client.adapters.base import require_instance_key
 from trex_client.adapters.config import build_adapter
 from trex_client.errors import InvalidArgument, TrexError

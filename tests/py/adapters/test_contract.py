@@ -6,10 +6,13 @@ import asyncio
 import hashlib
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from typing import Any
 from unittest import SkipTest
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests.support.processes import proxy
 from trex_client import ledger
 from trex_client.adapters import BaseAdapter, Delivered, Found, Retryable, build_adapter
 from trex_client.adapters.none import NoneAdapter
@@ -87,10 +90,23 @@ class TestPostgresAdapter(AdapterContract):
 
     @asynccontextmanager
     async def running(self):
-        dsn = {"dsn": self.database.dsn()}
-        adapter = build_adapter(
-            self.instance_key, {"kind": "postgres", "dsn": {"env": "dsn"}}, environ=dsn
-        )
+        place: dict[str, Any] = dict(conninfo_to_dict(self.database.dsn(tcp=True)))
+        async with proxy(int(place["port"]), str(place["host"])) as between:
+            between.marker = b'"post"'
+            dsn = {"dsn": make_conninfo(**{**place, "host": "127.0.0.1", "port": between.port})}
+            adapter = build_adapter(
+                self.instance_key, {"kind": "postgres", "dsn": {"env": "dsn"}}, environ=dsn
+            )
+            yield self._rig(adapter, between)
+        with self.database.server.admin() as conn:
+            conn.execute(f"alter database {self.database.dbname} allow_connections true")
+
+    def _rig(self, adapter, between):
+        def lose(what):
+            async def plant():
+                between.lose = what
+
+            return plant
 
         async def unavailable():
             conn = self.database.connect()
@@ -103,15 +119,18 @@ class TestPostgresAdapter(AdapterContract):
             with self.database.server.admin() as conn:
                 conn.execute(f"alter database {self.database.dbname} allow_connections false")
 
-        yield Rig(
+        return Rig(
             adapter,
             effects=effects_in(self.database),
             payload=payload,
             cash=cash,
-            faults={"unavailable": unavailable, "unreachable": unreachable},
+            faults={
+                "unavailable": unavailable,
+                "unreachable": unreachable,
+                "lost_answer": lose("answer"),
+                "lost_request": lose("request"),
+            },
         )
-        with self.database.server.admin() as conn:
-            conn.execute(f"alter database {self.database.dbname} allow_connections true")
 
 
 class Forgetful(BaseAdapter):
