@@ -34,9 +34,11 @@ def show(result: dict[str, Any], console: Console) -> None:
         if part in result:
             console.print(as_table(result[part]))
     if "latency" in result:
-        latency = result["latency"]
-        table = Table("messages", "p50 ms", "p99 ms", title="Idle worker: enqueue to claimed")
-        table.add_row(str(latency["count"]), _ms(latency["p50_ms"]), _ms(latency["p99_ms"]))
+        title = "Idle worker: enqueue to claimed"
+        table = Table("", "messages", "p50 ms", "p99 ms", title=title)
+        for mode, name in (("trex", "trex, two calls"), ("floor", _NAMES["floor"])):
+            run = result["latency"][mode]
+            table.add_row(name, str(run["count"]), _ms(run["p50_ms"]), _ms(run["p99_ms"]))
         console.print(table)
     if "held" in result:
         _held(result["held"], console)

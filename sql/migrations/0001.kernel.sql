@@ -135,26 +135,46 @@ create table trex.binding (
     primary key (instance_key, role_name)
 );
 
+-- The CHECKs of message, delivery and receipt. The bodies are replayed with the functions; until
+-- then they refuse, so a half-installed schema fails closed.
+
+create function trex._message_holds(
+    p_box text,
+    p_account text,
+    p_currency text,
+    p_cash_delta numeric,
+    p_has_payload boolean,
+    p_digest_length integer,
+    p_effect_policy text
+)
+returns boolean
+language plpgsql immutable parallel safe
+as $$
+begin
+    raise exception using errcode = 'TX902', message = 'functions need a replay';
+end
+$$;
+
 create table trex.message (
     instance_key trex.instance_key not null,
     message_id bigint not null,
-    box text collate "C" not null check (box in ('outbox', 'inbox')),
+    box text collate "C" not null,
     topic trex.topic not null,
     idempotency_key trex.key not null,
     correlation_id trex.key,
     ordering_key trex.key,
     account trex.key,
     currency text collate "C",
-    cash_delta numeric check (cash_delta > '-Infinity' and cash_delta < 'Infinity'),
-    payload jsonb check (payload is not null or box = 'outbox'),
-    digest bytea not null check (length(digest) = 32),
-    effect_policy text collate "C" not null
-    check (effect_policy in ('idempotent', 'lookup', 'at_most_once')),
+    cash_delta numeric,
+    payload jsonb,
+    digest bytea not null,
+    effect_policy text collate "C" not null,
     enqueued_at timestamptz not null,
     primary key (instance_key, message_id),
     check (
-        (account is null and currency is null and cash_delta is null)
-        or (account is not null and currency is not null and cash_delta is not null)
+        trex._message_holds(
+            box, account, currency, cash_delta, payload is not null, length(digest), effect_policy
+        )
     )
 );
 
@@ -165,9 +185,6 @@ on trex.message (instance_key, box, idempotency_key) where idempotency_key is no
 
 create index message_correlation on trex.message (instance_key, correlation_id, message_id)
 where correlation_id is not null;
-
--- The CHECKs of delivery and receipt. The bodies are replayed with the functions; until then they
--- refuse, so a half-installed schema fails closed.
 
 create function trex._delivery_holds(
     p_parked text,

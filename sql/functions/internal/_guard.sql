@@ -112,8 +112,33 @@ begin
 end
 $$;
 
--- The CHECKs of delivery and receipt. They name nothing outside pg_catalog, so a restore may run
--- them before anything else is there.
+-- The CHECKs of message, delivery and receipt. They name nothing outside pg_catalog, so a restore
+-- may run them before anything else is there.
+create or replace function trex._message_holds(
+    p_box text,
+    p_account text,
+    p_currency text,
+    p_cash_delta numeric,
+    p_has_payload boolean,
+    p_digest_length integer,
+    p_effect_policy text
+)
+returns boolean
+language plpgsql
+immutable
+parallel safe
+security invoker
+as $$
+begin
+    return p_box in ('outbox', 'inbox')
+    and (p_has_payload or p_box = 'outbox')
+    and p_digest_length = 32
+    and p_effect_policy in ('idempotent', 'lookup', 'at_most_once')
+    and num_nulls(p_account, p_currency, p_cash_delta) in (0, 3)
+    and (p_cash_delta is null or (p_cash_delta > '-Infinity' and p_cash_delta < 'Infinity'));
+end
+$$;
+
 create or replace function trex._delivery_holds(
     p_parked text,
     p_deferred_until timestamptz,

@@ -55,7 +55,9 @@ begin
         perform trex._lock_lanes(p_instance_key, 'outbox', array[p_ordering_key]);
     end if;
     v_digest := sha256(convert_to(v_payload, 'UTF8'));
-    v_cash := round(p_cash_delta, (select c.exponent from trex.currency c where c.currency = p_currency));
+    if p_cash_delta is not null then
+        v_cash := round(p_cash_delta, (select c.exponent from trex.currency c where c.currency = p_currency));
+    end if;
     v_now := trex._now();
 
     with m as (

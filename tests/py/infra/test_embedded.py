@@ -30,7 +30,7 @@ needs_server = pytest.mark.skipif(not SERVERS, reason="needs a PostgreSQL server
 
 # Runs in another process: starts a server, says where it is, and waits to be ended.
 CHILD = """
-import json, sys, time
+import json, select, sys
 sys.path.insert(0, sys.argv[1])
 from trex_client.embedded import EmbeddedServer, find_servers
 by_version = {s.version: s for s in find_servers()}
@@ -38,7 +38,9 @@ with EmbeddedServer(by_version[int(sys.argv[2])], settings={"fsync": "off"}) as 
     print(json.dumps({
         "root": str(server.root), "data": str(server.data), "dsn": server.dsn(), "pid": server.pid,
     }), flush=True)
-    sys.stdin.read()
+    # A signal that arrives just before a call starts to block doesn't interrupt it.
+    while not select.select([sys.stdin], [], [], 0.1)[0]:
+        pass
 """
 
 
