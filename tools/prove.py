@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "docs" / "proof"
 _COLOURS = ("#3d6f8e", "#8a8f3c")
+_UNSCALED = frozenset({"SEARCH_DEPTH", "ALL_VERSIONS", "PYTHON_REPORT"})
+"""Sizes that aren't counts."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +267,7 @@ def bars(title: str, rows: list[tuple[str, float, str]]) -> str:
     return "\n".join([*out, "</svg>", ""])
 
 
-def report(results: list[Result], *, quick: bool, seconds: float, seed: int) -> str:
+def report(results: list[Result], *, command: str, seconds: float, seed: int) -> str:
     """Write the plots and return the text of the report."""
     OUT.mkdir(parents=True, exist_ok=True)
     counts = {result.harness.name: result.counts for result in results}
@@ -297,8 +299,7 @@ def report(results: list[Result], *, quick: bool, seconds: float, seed: int) -> 
         "<!-- Written by `python -m tools.prove`. What it means: ../proof.md -->",
         "",
         (
-            f"{'Quick counts' if quick else 'Large counts'} (`make prove"
-            f"{' ARGS=--quick' if quick else ''}`),"
+            f"`{command}`,"
             f" {time.strftime('%Y-%m-%d', time.gmtime())}, commit {_commit()},"
             f" PostgreSQL {servers}, Python {platform.python_version()},"
             f" {os.cpu_count()} cores, {seconds / 60:,.0f} minutes."
@@ -345,7 +346,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.prove", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small counts, for minutes")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these; no report")
-    parser.add_argument("--scale", type=float, default=1.0, help="times the large counts")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the large counts")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the histories")
     parser.add_argument("--list", action="store_true", help="say what there is, and end")
@@ -375,7 +376,12 @@ def main(arguments: list[str]) -> int:
             console.print(_line(result), highlight=False)
     seconds = time.monotonic() - started
     if not options.only:
-        text = report(results, quick=options.quick, seconds=seconds, seed=options.seed)
+        command = "make prove"
+        if options.quick:
+            command += " ARGS=--quick"
+        elif options.scale != 1:
+            command += f' ARGS="--scale {options.scale:g}"'
+        text = report(results, command=command, seconds=seconds, seed=options.seed)
         (OUT / "report.md").write_text(text, encoding="utf-8")
         console.print(f"Written: {(OUT / 'report.md').relative_to(ROOT)}")
     return 0 if all(result.good for result in results) else 1
@@ -384,7 +390,10 @@ def main(arguments: list[str]) -> int:
 def _run(harness: Harness, options: Any, tell: Callable[[str], None]) -> Result:
     sizes = dict(harness.quick if options.quick else harness.full)
     if not options.quick:
-        sizes = {name: max(1, round(size * options.scale)) for name, size in sizes.items()}
+        sizes = {
+            name: size if name in _UNSCALED else max(1, round(size * options.scale))
+            for name, size in sizes.items()
+        }
     if not harness.tests:
         histories = sizes["SIMULATE_HISTORIES"]
         return simulate(Settings(histories, seed=options.seed, jobs=options.jobs), tell)

@@ -1340,8 +1340,8 @@ class Calls:
         reference: str | None = None,
     ) -> Call[Recorded]:
         """Decide about a parked message: 'delivered' or 'resend' where its outcome is in doubt
-        (unknown, conflict, uncertain), 'abandon' however it is parked: its ordering key goes on,
-        and it is as uncertain as it was.
+        (unknown, conflict, uncertain), 'absent' and 'abandon' however it is parked: its ordering
+        key goes on. 'absent' ends the doubt, 'abandon' doesn't.
 
         Raises:
             NotFound; EndedOtherwise: it is delivered already; Forbidden: it isn't parked, or isn't

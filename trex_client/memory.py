@@ -2370,12 +2370,15 @@ class MemoryKernel:
                 raise EndedOtherwise
             fence = db.receipt[key].fence
             return Recorded(message_id, fence, "already_recorded", "delivered", False, None)
-        if row.abandoned and resolution == "abandon":
+        if row.abandoned and (
+            resolution == "abandon" or (resolution == "absent" and not row.uncertain)
+        ):
             return Recorded(message_id, row.fence, "already_recorded", "permanent", False, None)
         in_doubt = row.parked in ("unknown", "conflict") or row.uncertain
-        if row.parked is None or not (in_doubt or resolution == "abandon"):
+        if row.parked is None or not (in_doubt or resolution in ("absent", "abandon")):
             raise Forbidden(
-                "only a parked message; but for abandon one in doubt: unknown, conflict, uncertain"
+                "only a parked message; for delivered and resend one in doubt:"
+                " unknown, conflict, uncertain"
             )
         detail: dict[str, object] = {
             "resolution": resolution,
@@ -2396,6 +2399,7 @@ class MemoryKernel:
             return Recorded(message_id, row.fence, "recorded", "ready", False, now)
         row.parked = "permanent"
         row.abandoned = True
+        row.uncertain = row.uncertain and resolution == "abandon"
         self._open_skip(row, "permanent", "operator", now)
         self._free_key(row.box, row.ordering_key, now)
         return Recorded(message_id, row.fence, "recorded", "permanent", False, None)

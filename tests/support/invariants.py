@@ -189,7 +189,7 @@ INVARIANTS: dict[str, str] = {
         where (o.kind = 'unknown' or o.state = 'unknown') and not d.uncertain and not exists (
             select 1 from trex.audit a
             where (a.instance_key, a.message_id) = (d.instance_key, d.message_id)
-                and a.action = 'resolve' and a.detail ->> 'resolution' = 'resend'
+                and a.action = 'resolve' and a.detail ->> 'resolution' in ('resend', 'absent')
                 and a.at >= o.recorded_at
         )
     """,

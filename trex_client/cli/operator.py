@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from trex_client.cli._types import (
     Reference,
     parse_duration,
 )
+from trex_client.model import Resolution
 
 PANEL = "Operators"
 
@@ -42,6 +43,7 @@ def register(app: typer.Typer) -> None:
         """
         trex resolve 4711 delivered --evidence 'statement of May 3' --reason 'asked the bank'
         trex resolve 4711 resend --evidence 'not on any statement' --reason 'asked the bank'
+        trex resolve 4711 absent --evidence 'not on any statement' --reason 'order cancelled'
         trex resolve 4711 abandon --evidence 'order was cancelled' --reason 'ticket 12'
         """,
         panel=PANEL,
@@ -50,9 +52,9 @@ def register(app: typer.Typer) -> None:
         calls: Calls,
         message_id: MessageId,
         resolution: Annotated[
-            Literal["delivered", "resend", "abandon"],
+            Resolution,
             typer.Argument(
-                help="It took effect; it surely didn't, send it; give it up: its key goes on."
+                help="It took effect; it didn't, send it; it didn't, don't send it; give it up."
             ),
         ],
         evidence: Evidence,
@@ -61,7 +63,8 @@ def register(app: typer.Typer) -> None:
         reference: Reference = None,
     ) -> Call[Any]:
         """Decide about a parked message. delivered and resend are for doubt about its outcome;
-        without doubt it is redrive, or abandon. abandon doesn't end doubt: it isn't evidence."""
+        without doubt it is redrive. With absent and abandon its ordering key goes on without it;
+        abandon doesn't end doubt: it isn't evidence."""
         return calls.resolve(
             message_id,
             resolution,

@@ -799,7 +799,8 @@ class World:
         if side.sink.is_flying(key):
             return f"{side.key} {message_id}: the operator waits"
         there = side.sink.effects.get(key, 0) > 0
-        done_one = "delivered" if there else "abandon" if dice % 4 == 0 else "resend"
+        given_up = "absent" if dice % 8 else "abandon"
+        done_one = "delivered" if there else "resend" if dice % 4 else given_up
         if parked == "conflict":
             side.sink.strangers.discard(key)
         side.client.resolve(
@@ -808,7 +809,7 @@ class World:
         self.check.decide(
             side.key, message_id, afresh=done_one == "resend", evidence=done_one != "abandon"
         )
-        self.counts["abandoned"] += done_one == "abandon"
+        self.counts["abandoned"] += done_one in ("absent", "abandon")
         self.counts["resent"] += done_one == "resend"
         self.counts["resolved"] += 1
         return f"{side.key} {message_id} resolved: {done_one}"

@@ -41,7 +41,10 @@ select '{
         {"from": "rejected", "event": "delivered", "to": "succeeded"},
         {"from": "failed", "event": "abandon", "to": "rejected"},
         {"from": "unknown", "event": "abandon", "to": "rejected"},
-        {"from": "rejected", "event": "abandon", "to": "rejected"}
+        {"from": "rejected", "event": "abandon", "to": "rejected"},
+        {"from": "failed", "event": "absent", "to": "rejected"},
+        {"from": "unknown", "event": "absent", "to": "rejected"},
+        {"from": "rejected", "event": "absent", "to": "rejected"}
     ]
 }'::jsonb
 $$;

@@ -1,8 +1,8 @@
 -- The only way out of unknown and conflict, and of doubt about a message refused for good:
 -- somebody looked at the ledger and says what is there, with evidence. A claim can't be open
--- here, so nothing a worker reports can cross it. Abandon is for every parked message: without it
--- one that nobody will ever send would hold up its ordering key for ever. It says what is wanted,
--- not what the ledger has, so it ends no doubt.
+-- here, so nothing a worker reports can cross it. Abandon and absent are for every parked message:
+-- without them one that nobody will ever send would hold up its ordering key for ever. Abandon says
+-- what is wanted, not what the ledger has, so it ends no doubt; absent says both.
 create or replace function trex.resolve(
     p_instance_key text,
     p_message_id bigint,
@@ -37,8 +37,8 @@ begin
     if p_message_id is null or p_message_id < 1 then
         perform trex._raise('TX400', 'message_id: from 1');
     end if;
-    if p_resolution is null or p_resolution not in ('delivered', 'resend', 'abandon') then
-        perform trex._raise('TX400', 'resolution: delivered, resend or abandon');
+    if p_resolution is null or p_resolution not in ('delivered', 'resend', 'absent', 'abandon') then
+        perform trex._raise('TX400', 'resolution: delivered, resend, absent or abandon');
     end if;
     if trex._is_text(p_evidence) is not true then
         perform trex._raise('TX400', 'evidence: 1 to 1000 characters, no control characters, not blank');
@@ -67,13 +67,18 @@ begin
         end if;
         return row(p_message_id, v_fence, 'already_recorded', 'delivered', false, null)::trex.recorded;
     end if;
-    if v_row.abandoned and p_resolution = 'abandon' then
+    if v_row.abandoned and (p_resolution = 'abandon' or (p_resolution = 'absent' and not v_row.uncertain)) then
         return row(p_message_id, v_row.fence, 'already_recorded', 'permanent', false, null)::trex.recorded;
     end if;
     if v_row.parked is null
-        or (v_row.parked not in ('unknown', 'conflict') and not v_row.uncertain and p_resolution <> 'abandon')
+        or (
+            v_row.parked not in ('unknown', 'conflict') and not v_row.uncertain
+            and p_resolution in ('delivered', 'resend')
+        )
     then
-        perform trex._raise('TX423', 'only a parked message; but for abandon one in doubt: unknown, conflict, uncertain');
+        perform trex._raise(
+            'TX423', 'only a parked message; for delivered and resend one in doubt: unknown, conflict, uncertain'
+        );
     end if;
 
     perform trex._audit(
@@ -87,9 +92,9 @@ begin
         perform trex._wake(v_instance, v_now);
         return row(p_message_id, v_row.fence, 'recorded', 'ready', false, v_now)::trex.recorded;
     end if;
-    if p_resolution = 'abandon' then
+    if p_resolution in ('absent', 'abandon') then
         update trex.delivery d
-        set parked = 'permanent', abandoned = true
+        set parked = 'permanent', abandoned = true, uncertain = d.uncertain and p_resolution = 'abandon'
         where d.instance_key = p_instance_key and d.message_id = p_message_id;
         perform trex._open_skips(p_instance_key, array[p_message_id], array['permanent'], array['operator'], v_now);
         perform trex._free_keys(
@@ -124,16 +129,18 @@ grant execute on function trex.resolve(text, bigint, text, text, text, text, tex
 comment on function trex.resolve(text, bigint, text, text, text, text, text) is
 'Says what became of a parked message, once somebody has looked.
 Arguments:
-  p_message_id: parked as unknown or conflict, or parked and uncertain; for abandon however parked
+  p_message_id: parked as unknown or conflict, or parked and uncertain; for absent and abandon
+    however parked
   p_resolution: delivered, the ledger has it; resend, the ledger doesn''t have it and shall get it,
-    due now with a fresh allowance; abandon, it shall not get it: parked as permanent, and its
-    ordering key goes on without it, whatever on_parked says; uncertain as it was, so delivered
-    and resend can still follow
+    due now with a fresh allowance; absent, the ledger doesn''t have it and shall not get it; abandon,
+    it shall not get it, and what the ledger has stays as uncertain as it was, so the others can
+    still follow. Both park it as permanent, and its ordering key goes on without it, whatever
+    on_parked says
   p_evidence: what was seen, 1 to 1000 characters; p_actor: a key; p_reason: 1 to 1000 characters
   p_reference: the ledger''s own reference, a key, only for delivered
-Returns: one recorded: status recorded, or already_recorded when it is delivered or abandoned
-  already; the state now
+Returns: one recorded: status recorded, or already_recorded when that was said before; the state
+  now
 Errors: TX400; TX503; TX403; TX404 no such message here; TX410 it was delivered; TX423 it isn''t
   parked, or there is no doubt about it
 Locks: the lane of its ordering key, then the live rows of that key and the message, in id order
-Idempotent: delivered and abandon are; a repeated resend answers TX423';
+Idempotent: yes, but a repeated resend answers TX423';

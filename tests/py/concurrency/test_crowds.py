@@ -93,7 +93,7 @@ def test_d4_no_deadlock_in_any_order(postgres: PostgresBackend, ordered: bool) -
                 count(client.redrive(ids, **WHO))
                 for message_id in ids[:6]:
                     try:
-                        how: Any = rng.choice(["resend", "abandon"])
+                        how: Any = rng.choice(["resend", "absent", "abandon"])
                         count([client.resolve(message_id, how, evidence="e", **WHO)])
                     except SerializationFailure:
                         raise

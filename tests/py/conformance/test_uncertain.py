@@ -147,7 +147,7 @@ def test_an_uncertain_message_is_never_called_failed(backend: Backend, shop: Tre
 
 @pytest.mark.criterion("ac-0034")
 @pytest.mark.parametrize("how", ["unknown", "conflict"])
-@pytest.mark.parametrize("resolution", ["delivered", "resend", "abandon"])
+@pytest.mark.parametrize("resolution", get_args(Resolution))
 def test_only_resolve_leaves_unknown_and_conflict(
     backend: Backend, shop: Trex, how: str, resolution: Any
 ) -> None:
@@ -191,9 +191,11 @@ def test_only_resolve_leaves_unknown_and_conflict(
     else:
         assert answer.state == "permanent"
         assert (skip["parked"], skip["reason"]) == ("permanent", "operator")
-        again = shop.resolve(1, "abandon", evidence="again", **WHO)
+        again = shop.resolve(1, resolution, evidence="again", **WHO)
         assert (again.status, again.state) == ("already_recorded", "permanent")
-        if how == "conflict":
+        if how == "conflict" or resolution == "absent":
+            (cash,) = shop.pending_cash_delta()
+            assert [cash.pending, cash.uncertain, cash.skipped] == [0, 0, 1]
             with pytest.raises(Forbidden):
                 shop.resolve(1, "resend", evidence="again", **WHO)
             assert [o.status for o in shop.redrive([1], **WHO)] == ["redriven"]
@@ -226,7 +228,27 @@ def test_an_abandoned_message_comes_back_as_uncertain_as_it_was(
 
 
 @pytest.mark.criterion("ac-0034")
-def test_resolve_is_for_doubt_only_but_for_abandon(backend: Backend, shop: Trex) -> None:
+def test_evidence_that_comes_after_giving_up_ends_the_doubt(backend: Backend, shop: Trex) -> None:
+    """Given up first, looked at later: it isn't there, and nobody shall send it."""
+    shop.enqueue("t", "k", {}, account="a", currency="USD", cash_delta=1)
+    shop.mark_unknown(1, shop.claim("w")[0].fence, park=True)
+    shop.resolve(1, "abandon", evidence="order cancelled", **WHO)
+    assert [row.uncertain for row in shop.pending_cash_delta()] == [1]
+    answer = shop.resolve(1, "absent", evidence="on no statement", **WHO)
+    assert (answer.status, answer.state) == ("recorded", "permanent")
+    (cash,) = shop.pending_cash_delta()
+    assert [cash.pending, cash.uncertain, cash.skipped] == [0, 0, 1]
+    for again in ("absent", "abandon"):
+        said: Any = again
+        assert shop.resolve(1, said, evidence="again", **WHO).status == "already_recorded"
+    for refused in ("delivered", "resend"):
+        with pytest.raises(Forbidden):
+            shop.resolve(1, refused, evidence="no doubt", **WHO)  # type: ignore[arg-type]
+    assert [a["detail"]["resolution"] for a in backend.rows("audit")][-2:] == ["abandon", "absent"]
+
+
+@pytest.mark.criterion("ac-0034")
+def test_resolve_is_for_doubt_or_to_give_up(backend: Backend, shop: Trex) -> None:
     for number in range(1, 6):
         shop.enqueue("t", f"k{number}", {})
     claims = shop.claim("w", 4)
@@ -236,20 +258,24 @@ def test_resolve_is_for_doubt_only_but_for_abandon(backend: Backend, shop: Trex)
     before = backend.dump()
     for message_id in range(1, 6):
         for resolution in get_args(Resolution):
-            if resolution != "abandon" or message_id > 2:
+            if resolution not in ("absent", "abandon") or message_id > 2:
                 with pytest.raises(Forbidden):
                     shop.resolve(message_id, resolution, evidence="e", **WHO)
     assert backend.dump() == before
-    for message_id in (1, 2):
-        assert shop.resolve(message_id, "abandon", evidence="e", **WHO).state == "permanent"
+    for message_id, giving_up in ((1, "absent"), (2, "abandon")):
+        how: Any = giving_up
+        assert shop.resolve(message_id, how, evidence="e", **WHO).state == "permanent"
     assert [row.abandoned for row in shop.list_parked()] == [True, True]
 
 
 @pytest.mark.criterion("ac-0033")
 @pytest.mark.parametrize(
     ("resolution", "state"),
-    [("delivered", "delivered"), ("resend", "ready"), ("abandon", "permanent")],
-)
+    [
+        ("delivered", "delivered"), ("resend", "ready"), ("absent", "permanent"),
+        ("abandon", "permanent"),
+    ],
+)  # fmt: skip
 def test_evidence_ends_the_doubt_about_a_message_refused_for_good(
     backend: Backend, shop: Trex, resolution: Resolution, state: str
 ) -> None:
@@ -266,5 +292,5 @@ def test_evidence_ends_the_doubt_about_a_message_refused_for_good(
     # What an operator wants says nothing of what the ledger has.
     assert shop.status(message_id).uncertain is (resolution == "abandon")
     assert [row.uncertain for row in shop.pending_cash_delta()] == {
-        "delivered": [], "resend": [0], "abandon": [1]
+        "delivered": [], "resend": [0], "absent": [0], "abandon": [1]
     }[resolution]  # fmt: skip

@@ -962,7 +962,7 @@ def random_scenario(seed: int) -> Scenario:
             return do(
                 "select to_jsonb(trex.resolve(%s, %s, %s, 'seen', 'me', 'why'))",
                 named(chance.choice(["u1", "k1", "p1"])),
-                chance.choice(["delivered", "resend", "abandon"]),
+                chance.choice(["delivered", "resend", "absent", "abandon"]),
             )
         if kind == "policy":
             return do(

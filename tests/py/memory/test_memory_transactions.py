@@ -293,7 +293,7 @@ def act_at_random(shop: MemoryClient, random_: random.Random, step: int) -> int:
                 case 5:
                     shop.resolve(
                         random_.choice(ids),
-                        random_.choice(["delivered", "resend", "abandon"]),
+                        random_.choice(["delivered", "resend", "absent", "abandon"]),
                         evidence="seen",
                         **WHO,
                     )

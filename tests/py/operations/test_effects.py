@@ -54,7 +54,7 @@ class World:
             shop.mark_unknown(id_, fence)
         elif event == "redrive":
             assert shop.redrive([1], **WHO)[0].status in ("redriven", "not_parked")
-        elif event in ("resend", "delivered", "abandon"):
+        elif event in ("resend", "delivered", "absent", "abandon"):
             shop.resolve(1, event, evidence="e", **WHO)
         else:
             getattr(shop, event)(id_, fence)
@@ -79,6 +79,8 @@ SPECIAL = {
     ("rejected", "delivered"): ["claim", "conflict"],
     ("rejected", "abandon"): ["claim", "conflict"],
     ("failed", "abandon"): ["claim", "dead_letter"],
+    ("rejected", "absent"): ["claim", "conflict"],
+    ("failed", "absent"): ["claim", "dead_letter"],
 }
 
 
@@ -88,7 +90,7 @@ def test_each_event_leads_where_the_machine_says(backend, state, event):
     for earlier in SPECIAL.get((state, event), ROUTES[state]):
         world.do(earlier)
     assert world.effect.effect == state
-    if state == "unknown" and event in ("resend", "delivered", "abandon"):
+    if state == "unknown" and event in ("resend", "delivered", "absent", "abandon"):
         world.do("claim")
         world.shop.mark_unknown(1, world.claimed.fence, park=True)
         assert world.effect.effect == "unknown"

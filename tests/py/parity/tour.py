@@ -201,7 +201,7 @@ class Tour(WholeMachine):
         step(0, "redrive", [*ids, 1, 10**6], **WHO)
         step(0, "expedite", [*ids, 1, 10**6], **WHO)
         for message_id in parked:
-            for resolution in ("delivered", "delivered", "abandon"):
+            for resolution in ("delivered", "delivered", "absent", "abandon"):
                 step(0, "resolve", message_id, resolution, evidence="e", **WHO)
         for key, payload in (("tk", "{}"), ("tk", "{}"), ("tk", "[]")):
             for on_conflict in ("report", "raise"):

@@ -371,7 +371,7 @@ class WholeMachine(Machine):
         if r.random() < 0.5:
             self.step(0, "redrive", [chosen], **WHO)
         else:
-            how = r.choice(("delivered", "resend", "abandon"))
+            how = r.choice(("delivered", "resend", "absent", "abandon"))
             self.step(0, "resolve", chosen, how, evidence="e", **WHO)
 
     def read_inbox(self, r: random.Random) -> None:

@@ -48,7 +48,7 @@ def test_the_report_tells_what_failed(tmp_path: Path, monkeypatch: pytest.Monkey
             prove.Result(one, True, 12.5, Counter(histories=1000, claims=7)),
             prove.Result(two, False, 3.0, Counter(), 2, 1, ["FAILED tests/x.py::test_y"]),
         ],
-        quick=True,
+        command="make prove ARGS=--quick",
         seconds=90.0,
         seed=4711,
     )
@@ -57,6 +57,7 @@ def test_the_report_tells_what_failed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "| **failed** |" in text
     assert "FAILED tests/x.py::test_y" in text
     assert "claims 7" in text
+    assert "`make prove ARGS=--quick`" in text
     assert "seed: 4711" in text
     for name in ("size", "time", "events"):
         svg = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
