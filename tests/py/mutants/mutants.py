@@ -372,8 +372,8 @@ MUTANTS: tuple[Mutant, ...] = (
     one(
         "abandon ends the doubt",
         "functions/operator/resolve.sql",
-        "set parked = 'permanent', abandoned = true",
-        "set parked = 'permanent', abandoned = true, uncertain = false",
+        "uncertain = d.uncertain and p_resolution = 'abandon'",
+        "uncertain = false",
         "given_up_in_doubt",
     ),
     one(
