@@ -541,6 +541,8 @@ def given_up_in_doubt(rig: Rig) -> None:
     rig.sound()
     rows = rig.call("redrive", message_ids=[first], **why)
     assert [row["status"] for row in rows] == ["needs_resolve"], "live, and in doubt"
+    rig.call("resolve", message_id=first, resolution="absent", evidence="e", **why)
+    assert not rig.row(first)["uncertain"], "in doubt, whatever the evidence"
     rig.sound()
 
 

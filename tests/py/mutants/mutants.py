@@ -377,6 +377,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "given_up_in_doubt",
     ),
     one(
+        "evidence of absence leaves the doubt",
+        "functions/operator/resolve.sql",
+        "uncertain = d.uncertain and p_resolution = 'abandon'",
+        "uncertain = d.uncertain",
+        "given_up_in_doubt",
+    ),
+    one(
         "redrive of an at_most_once message in doubt",
         "functions/operator/redrive.sql",
         "when d.uncertain and m.effect_policy = 'at_most_once' then",
