@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from json.encoder import encode_basestring
@@ -42,6 +43,7 @@ from trex_client.model import (
     Result,
 )
 
+S = TypeVar("S")
 T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
 Params: TypeAlias = tuple[str | None, ...]
@@ -299,6 +301,26 @@ def _sequence(name: str, value: Sequence[T], kind: type[T] | None = None) -> Seq
 
 def _is_sequence(value: object) -> bool:
     return isinstance(value, Sequence)
+
+
+def each(row: str, items: Iterable[S], check: Callable[[S], T]) -> list[T]:
+    """What `check` makes of each item; a refusal says of which, from 1."""
+    done: list[T] = []
+    failure = ""
+    for number, item in enumerate(items, 1):
+        try:
+            done.append(check(item))
+        except InvalidArgument as refusal:
+            failure = f"{row} {number}: {refused(refusal)}"
+            break
+    if failure:
+        raise InvalidArgument(failure)
+    return done
+
+
+def refused(refusal: InvalidArgument) -> str:
+    """What it refuses: the text after the name of the error."""
+    return str(refusal).removeprefix(f"{refusal.text}: ")
 
 
 def _array(items: Sequence[str | None]) -> str:
@@ -745,8 +767,30 @@ def stale_report(call: Call[Any]) -> Call[bool]:
     return _REPORT_STALE, (*params[:3], statement.result)
 
 
+def _movement_params(m: Movement) -> Params:
+    return (
+        _text("topic", m.topic),
+        _text("idempotency_key", m.idempotency_key),
+        _payload("payload", m.payload, m.payload_json),
+        _optional_text("account", m.account),
+        _optional_text("currency", m.currency),
+        _money("cash_delta", m.cash_delta),
+        _optional_text("correlation_id", m.correlation_id),
+        _optional_text("ordering_key", m.ordering_key),
+        _text("effect_policy", m.effect_policy),
+        _interval("delay", m.delay),
+    )
+
+
 def _report_params(reports: Sequence[Report]) -> Params:
     reports = _sequence("reports", reports, Report)
+    with suppress(InvalidArgument):
+        return _report_columns(reports)
+    each("report", reports, lambda report: _report_columns([report]))
+    raise InvalidArgument("reports")
+
+
+def _report_columns(reports: Sequence[Report]) -> Params:
     return (
         _ids("message_id", [r.message_id for r in reports]),
         _ids("fence", [r.fence for r in reports]),
@@ -851,28 +895,7 @@ class Calls:
             AccessDenied, NotPrimary.
         """
         rows = _sequence("movements", movements, Movement)
-        checked: list[Params] = []
-        for number, m in enumerate(rows, start=1):
-            failure: str | None = None
-            try:
-                checked.append(
-                    (
-                        _text("topic", m.topic),
-                        _text("idempotency_key", m.idempotency_key),
-                        _payload("payload", m.payload, m.payload_json),
-                        _optional_text("account", m.account),
-                        _optional_text("currency", m.currency),
-                        _money("cash_delta", m.cash_delta),
-                        _optional_text("correlation_id", m.correlation_id),
-                        _optional_text("ordering_key", m.ordering_key),
-                        _text("effect_policy", m.effect_policy),
-                        _interval("delay", m.delay),
-                    )
-                )
-            except InvalidArgument as refusal:
-                failure = str(refusal).removeprefix(f"{refusal.text}: ")
-            if failure is not None:
-                raise InvalidArgument(f"movement {number}: {failure}")
+        checked = each("movement", rows, _movement_params)
         columns: list[list[str | None]] = [[row[i] for row in checked] for i in range(10)]
         quoted = [_quoted_array(column) for column in columns[:5]]
         return _ENQUEUE_MANY, (

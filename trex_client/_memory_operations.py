@@ -25,6 +25,7 @@ from trex_client.memory import (
     _canonical,
     _check_act,
     _check_on,
+    _check_payload,
     _check_read,
     _is_integer,
     _is_key,
@@ -445,7 +446,7 @@ class MemoryOperations(MemoryInbox):
                 step.topic, key, payload, None, None, None, None, entity, None,
                 step.effect_policy, None,
             )  # fmt: skip
-            self._check_payload(instance, [message])
+            _check_payload(instance, message)
             enqueued = self._enqueue([message], [None], "report")[0]
             if enqueued.status == "conflict":
                 if on_refused == "raise":

@@ -37,7 +37,7 @@ from itertools import pairwise
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
-from trex_client._calls import Calls, is_too_deep
+from trex_client._calls import Calls, each, is_too_deep, refused
 from trex_client._values import is_key
 from trex_client.errors import (
     AccessDenied,
@@ -855,6 +855,12 @@ def _check_ids(message_ids: Sequence[int]) -> None:
     _require(len(set(message_ids)) == len(message_ids), "message_ids")
 
 
+def _check_payload(instance: InstanceRow, message: MessageRow) -> None:
+    text = message.payload or ""
+    if len(text) * 4 > instance.payload_max:
+        _require(len(text.encode()) <= instance.payload_max, "payload")
+
+
 def _check_report(r: Report) -> None:
     """Each argument in its range, and only those that the result takes (defaults aside)."""
     _require(_is_integer(r.message_id, 1, _LAST_ID), "message_id")
@@ -890,8 +896,7 @@ def _check_report(r: Report) -> None:
 
 def _check_reports(reports: Sequence[Report]) -> None:
     _check_sequence(reports, 1000, Report, "reports")
-    for report in reports:
-        _check_report(report)
+    each("report", reports, _check_report)
     _require(len({r.message_id for r in reports}) == len(reports), "reports")
 
 
@@ -998,7 +1003,7 @@ class MemoryKernel:
         )  # fmt: skip
         _check_on(on_conflict, "on_conflict")
         self._durable()
-        self._check_payload(self._enter(), [message])
+        _check_payload(self._enter(), message)
         return self._enqueue([message], [delay], on_conflict)[0]
 
     @_call
@@ -1006,20 +1011,18 @@ class MemoryKernel:
         self, movements: Sequence[Movement], *, on_conflict: OnConflict = "raise"
     ) -> list[Enqueued]:
         _check_sequence(movements, 10_000, Movement, "movements")
-        messages = []
-        for number, m in enumerate(movements, 1):
-            try:
-                message = self._message(
-                    m.topic, m.idempotency_key, m.payload, m.payload_json, m.account, m.currency,
-                    m.cash_delta, m.correlation_id, m.ordering_key, m.effect_policy, m.delay,
-                )  # fmt: skip
-            except InvalidArgument as error:
-                argument = str(error).removeprefix(f"{InvalidArgument.text}: ")
-                raise InvalidArgument(f"movement {number}: {argument}") from None
-            messages.append(message)
+        messages = each(
+            "movement",
+            movements,
+            lambda m: self._message(
+                m.topic, m.idempotency_key, m.payload, m.payload_json, m.account, m.currency,
+                m.cash_delta, m.correlation_id, m.ordering_key, m.effect_policy, m.delay,
+            ),
+        )  # fmt: skip
         _check_on(on_conflict, "on_conflict")
         self._durable()
-        self._check_payload(self._enter(), messages)
+        instance = self._enter()
+        each("movement", messages, lambda message: _check_payload(instance, message))
         return self._enqueue(messages, [m.delay for m in movements], on_conflict)
 
     def _message(
@@ -1062,13 +1065,6 @@ class MemoryKernel:
             account, currency, amount, text, hashlib.sha256(text.encode()).digest(), effect_policy,
             _READY,
         )  # fmt: skip
-
-    def _check_payload(self, instance: InstanceRow, messages: Sequence[MessageRow]) -> None:
-        for number, message in enumerate(messages, 1):
-            text = message.payload or ""
-            if len(text) * 4 > instance.payload_max:
-                name = f"movement {number}: payload" if len(messages) > 1 else "payload"
-                _require(len(text.encode()) <= instance.payload_max, name)
 
     def _enqueue(
         self,
@@ -2524,13 +2520,16 @@ class MemoryKernel:
             if (self._instance_key, row.adopted_message_id) not in db.message:
                 raise NotFound
             return Enqueued(row.adopted_message_id, "duplicate")
-        message = self._message(
-            row.topic if topic is None else topic,
-            row.idempotency_key if idempotency_key is None else idempotency_key,
-            None, row.payload, row.account, row.currency, row.cash_delta, row.correlation_id, None,
-            effect_policy, None,
-        )  # fmt: skip
-        self._check_payload(instance, [message])
+        try:
+            message = self._message(
+                row.topic if topic is None else topic,
+                row.idempotency_key if idempotency_key is None else idempotency_key,
+                None, row.payload, row.account, row.currency, row.cash_delta, row.correlation_id,
+                None, effect_policy, None,
+            )  # fmt: skip
+            _check_payload(instance, message)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"the quarantined row: {refused(error)}") from None
         if (self._instance_key, "outbox", message.idempotency_key) in db.message_key:
             db.message_id_seq += 1
             raise KeyReused

@@ -11,6 +11,7 @@ simulation: each must have the same result or the same error, and all tables mus
 from __future__ import annotations
 
 import itertools
+import re
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from psycopg import sql
 
 from tests.support.dumps import Dump, Dumper, Row, difference, memory_dump
-from trex_client.errors import TrexError
+from trex_client.errors import InvalidArgument, TrexError
 from trex_client.memory import Clock, MemoryClient, MemoryDatabase
 from trex_client.postgres import PostgresClient
 
@@ -71,11 +72,25 @@ class Step:
 
 
 def outcome(call: Callable[[], object]) -> object:
-    """The result of a call, or the type of the error of ours that it raised."""
+    """The result of a call, or the error of ours that it raised."""
     try:
         return call()
     except TrexError as error:
-        return type(error)
+        return refusal(error)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What an error says to a program: its type, and which argument of which row it refuses."""
+
+    kind: type[TrexError]
+    argument: str | None
+
+
+def refusal(error: TrexError) -> Refusal:
+    named = re.fullmatch(r"[^:]*: ((?:[a-z]+ \d+: )?\w+)\b.*", str(error), re.DOTALL)
+    argument = named[1] if named and isinstance(error, InvalidArgument) else None
+    return Refusal(type(error), argument)
 
 
 class Backend:
@@ -418,7 +433,7 @@ class _Traced:
             try:
                 result = method(*args, **kwargs)
             except TrexError as error:
-                step.result = type(error)
+                step.result = refusal(error)
                 raise
             # A copy: the test may sort or change what it got.
             step.result = list(result) if isinstance(result, list) else result

@@ -54,8 +54,11 @@ begin
     then
         perform trex._raise('TX400', 'amount: from 0, in the decimals of a registered currency');
     end if;
-    if p_uses_max < 1 or p_devices_max < 1 then
-        perform trex._raise('TX400', 'uses_max and devices_max: from 1');
+    if p_uses_max < 1 then
+        perform trex._raise('TX400', 'uses_max: from 1');
+    end if;
+    if p_devices_max < 1 then
+        perform trex._raise('TX400', 'devices_max: from 1');
     end if;
     if trex._is_duration(p_valid_for, '1 second', '876600 hours') is false then
         perform trex._raise('TX400', 'valid_for: from 1 second to 36525 days, without months');

@@ -28,7 +28,7 @@ begin
     end if;
     for v_name, v_value in select e.key, e.value from jsonb_each(v_states) e loop
         if trex._is_slug(v_name) is not true or jsonb_typeof(v_value) <> 'object' then
-            return 'states: 1 to 63 of a-z 0-9 . _ : - each, an object';
+            return 'definition: states: 1 to 63 of a-z 0-9 . _ : - each, an object';
         end if;
         if exists (
             select 1
@@ -42,12 +42,12 @@ begin
                 else false
             end is not true
         ) then
-            return 'states: owner, next_action, alert, longest_stay in whole seconds, final';
+            return 'definition: states: owner, next_action, alert, longest_stay in whole seconds, final';
         end if;
     end loop;
     for v_value in select e.value from jsonb_array_elements(v_transitions) e loop
         if jsonb_typeof(v_value) <> 'object' then
-            return 'transitions: an object each';
+            return 'definition: transitions: an object each';
         end if;
         if not v_value ?& array['event', 'to'] or exists (
             select 1
@@ -70,20 +70,20 @@ begin
                 else false
             end is not true
         ) then
-            return 'transitions: from, event, to, roles, amount_min, amount_max, topic, effect_policy';
+            return 'definition: transitions: from, event, to, roles, amount_min, amount_max, topic, effect_policy';
         end if;
         if (v_value ->> 'amount_min')::numeric > (v_value ->> 'amount_max')::numeric then
-            return 'transitions: amount_min is at most amount_max';
+            return 'definition: transitions: amount_min is at most amount_max';
         end if;
         if v_states -> (v_value ->> 'from') -> 'final' = 'true' then
-            return 'transitions: none leaves a final state';
+            return 'definition: transitions: none leaves a final state';
         end if;
     end loop;
     if (
         select count(*) <> count(distinct (coalesce(e.value ->> 'from', ''), e.value ->> 'event'))
         from jsonb_array_elements(v_transitions) e
     ) then
-        return 'transitions: one for each state and event';
+        return 'definition: transitions: one for each state and event';
     end if;
     return null;
 end

@@ -21,9 +21,10 @@ select case
     when p_confirmed_by not in ('answer', 'lookup', 'same_key', 'handler')
         then 'confirmed_by: answer, lookup, same_key or handler'
     when p_reference is not null and trex._is_key(p_reference) is not true then 'reference: a key'
-    when (p_balance is null) <> (p_version is null) or p_version < 0
+    when (p_balance is null) <> (p_version is null)
         or not (p_balance > '-Infinity' and p_balance < 'Infinity')
-        then 'balance and version: together, finite, version from 0'
+        then 'balance and version: together, finite'
+    when p_version < 0 then 'version: from 0'
 end
 $$;
 
@@ -50,16 +51,19 @@ select case
     when (p_message_id >= 1 and p_fence >= 1) is not true
         then case when p_message_id >= 1 then 'fence: from 1' else 'message_id: from 1' end
     when p_result in ('completed', 'duplicate') then case
-        when p_reason is not null or p_delay is not null or p_absent or p_park
-            then 'a delivery takes no reason, delay, absent or park'
+        when p_reason is not null then 'reason: not for a delivery'
+        when p_delay is not null then 'delay: not for a delivery'
+        when p_absent then 'absent: not for a delivery'
+        when p_park then 'park: not for a delivery'
         else trex._delivery_hint(
             p_message_id, p_fence, p_confirmed_by, p_reference, p_balance, p_version
         )
     end
     when (p_result in ('retry', 'unknown', 'conflict', 'permanent', 'dead_letter', 'released', 'postponed')) is not true
         then 'result: one of the list'
-    when p_confirmed_by is not null or p_reference is not null or p_balance is not null or p_version is not null
-        then 'confirmed_by, reference, balance and version: only for a delivery'
+    when p_confirmed_by is not null then 'confirmed_by: only for a delivery'
+    when p_reference is not null then 'reference: only for a delivery'
+    when num_nonnulls(p_balance, p_version) > 0 then 'balance and version: only for a delivery'
     when trex._is_reason(p_reason) is false then 'reason: one of the list'
     when p_absent and p_result in ('unknown', 'conflict') then 'absent: not for unknown and conflict'
     when p_park and p_result <> 'unknown' then 'park: only for unknown'

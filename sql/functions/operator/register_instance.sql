@@ -40,15 +40,17 @@ begin
     if p_max_attempts not between 1 and 1000 then
         perform trex._raise('TX400', 'max_attempts: from 1 to 1000');
     end if;
-    if trex._is_duration(p_lease_default, '100 milliseconds', '24 hours') is false
-        or trex._is_duration(p_lease_max, '100 milliseconds', '24 hours') is false
-    then
-        perform trex._raise('TX400', 'lease_default and lease_max: from 100 milliseconds to 24 hours, without months');
+    if trex._is_duration(p_lease_default, '100 milliseconds', '24 hours') is false then
+        perform trex._raise('TX400', 'lease_default: from 100 milliseconds to 24 hours, without months');
     end if;
-    if trex._is_duration(p_backoff_base, '1 millisecond', '720 hours') is false
-        or trex._is_duration(p_backoff_cap, '1 millisecond', '720 hours') is false
-    then
-        perform trex._raise('TX400', 'backoff_base and backoff_cap: from 1 millisecond to 30 days, without months');
+    if trex._is_duration(p_lease_max, '100 milliseconds', '24 hours') is false then
+        perform trex._raise('TX400', 'lease_max: from 100 milliseconds to 24 hours, without months');
+    end if;
+    if trex._is_duration(p_backoff_base, '1 millisecond', '720 hours') is false then
+        perform trex._raise('TX400', 'backoff_base: from 1 millisecond to 30 days, without months');
+    end if;
+    if trex._is_duration(p_backoff_cap, '1 millisecond', '720 hours') is false then
+        perform trex._raise('TX400', 'backoff_cap: from 1 millisecond to 30 days, without months');
     end if;
     if p_on_parked not in ('block', 'continue') then
         perform trex._raise('TX400', 'on_parked: block or continue');

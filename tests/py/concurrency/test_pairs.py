@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.backends import ROLES, START, WHO, outcome
+from tests.support.backends import ROLES, START, WHO, Refusal, outcome
 from tests.support.dumps import Dump, difference, memory_dump
 from tests.support.invariants import violations
 from tests.support.sessions import Session, waits
@@ -218,7 +218,7 @@ def play(backend: PostgresBackend, situation: str, first: str, second: str, comm
     mine.execute("commit" if commit else "rollback")
     answer_two = call.outcome()
 
-    done = commit and not isinstance(answer_one, type)
+    done = commit and not isinstance(answer_one, Refusal)
     ours, theirs = ("full", first if done else f"-{first}"), ("second", second)
     orders = [[ours, theirs], [theirs, ours]]
     found = comparable(backend.dump())

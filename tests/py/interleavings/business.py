@@ -439,7 +439,7 @@ def four_deliveries(name: str, a: list[Any], least: dict[str, int]) -> Scenario:
         },
         order,
         four_deliveries_check,
-        {"received": 300, "deduplicated": 100, "granted": 50, "already_granted": 30} | least,
+        {"received": 300, "deduplicated": 100, "granted": 50, "already_granted": 15} | least,
         drain=False,
     )
 
@@ -591,7 +591,7 @@ CORRECTIONS = Scenario(
     correction_setup,
     correction_check,
     {
-        "applied": 180, "TX412": 100, "TX409": 1, "completions": 50, "upon 2": 10, "upon 3": 10,
+        "applied": 180, "TX412": 100, "TX409": 1, "completions": 50, "upon 2": 10, "upon 3": 5,
         "lock waits": 30, "drained": 5,
     },
     allowed=frozenset({"TX409", "TX412"}),

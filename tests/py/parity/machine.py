@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.support.backends import START, WHO, Sessions, outcome
+from tests.support.backends import START, WHO, Refusal, Sessions, outcome
 from tests.support.dumps import difference, memory_dump
 from tests.support.invariants import violations
 from trex_client.errors import TrexError
@@ -140,9 +140,9 @@ class Worlds:
 
     def _count(self, name: str, result: object) -> None:
         self.counts[name] += 1
-        if isinstance(result, type):
-            self.counts[f"{name} {result.__name__}"] += 1
-            self.counts[result.__name__] += 1
+        if isinstance(result, Refusal):
+            self.counts[f"{name} {result.kind.__name__}"] += 1
+            self.counts[result.kind.__name__] += 1
             return
         for part in _parts(result):
             status = getattr(part, "status", None)
