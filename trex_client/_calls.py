@@ -157,7 +157,7 @@ def _time(name: str, value: object) -> str | None:
 
 def _payload(name: str, payload: object, payload_json: object) -> str:
     if (payload is None) == (payload_json is None):
-        raise InvalidArgument(f"{name}: give either payload or payload_json")
+        raise InvalidArgument(f"{name}: give either {name} or {name}_json")
     if payload_json is not None:
         return check_json(payload_json, name)
     return encode_json(payload, name)
