@@ -54,8 +54,10 @@ def read_reports(path: Path) -> list[Report]:
             continue
         field: str | None = ""
         try:
-            row = json.loads(text, parse_float=Decimal)
-        except ValueError:
+            row = json.loads(text, parse_float=Decimal, object_pairs_hook=_once)
+        except KeyError:
+            field = "a field twice"
+        except (ValueError, RecursionError):
             field = "not JSON"
         else:
             field = None if isinstance(row, dict) else "not an object"
@@ -64,6 +66,13 @@ def read_reports(path: Path) -> list[Report]:
         if field is not None:
             raise InvalidArgument(f"line {number}: {field}")
     return reports
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise KeyError
+    return found
 
 
 def _report_field(row: dict[str, Any], reports: list[Report]) -> str | None:

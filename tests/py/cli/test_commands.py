@@ -117,6 +117,7 @@ def test_batches_from_ndjson(trex: Trex, enqueued: Enqueue, tmp_path: Path) -> N
         '{"message_id": 1, "fence": 1, "result": "completed", "more": 1}',
         '{"message_id": 1.5, "fence": 1, "result": "completed"}',
         '{"message_id": 1, "fence": 1, "result": "completed", "reference": 7}',
+        '{"message_id": 1, "fence": 1, "result": "retry", "message_id": 2}',
     ],
 )  # fmt: skip
 def test_reports_that_are_none(nowhere: Trex, line: str) -> None:

@@ -244,7 +244,7 @@ def test_evidence_that_comes_after_giving_up_ends_the_doubt(backend: Backend, sh
         assert shop.resolve(1, said, evidence="again", **WHO).status == "already_recorded"
     for refused in ("delivered", "resend"):
         with pytest.raises(Forbidden):
-            shop.resolve(1, refused, evidence="no doubt", **WHO)  # type: ignore[arg-type]
+            shop.resolve(1, refused, evidence="no doubt", **WHO)
     said_so = [json.loads(a["detail"]).get("resolution") for a in backend.rows("audit")]
     assert said_so[-2:] == ["abandon", "absent"]
 

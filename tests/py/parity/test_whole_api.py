@@ -13,6 +13,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from tests.py.parity.tour import Tour
 from tests.py.parity.whole import WholeMachine
@@ -133,6 +135,21 @@ def test_a_tour(houses: list[Sessions]) -> None:
     type("Everything", (Tour,), {"houses": houses, "counts": counts})().tour()
     emit("parity", {"steps": counts["steps"]}, seconds=time.monotonic() - started)
     assert unseen(counts, documented(houses[0])) == []
+
+
+@pytest.mark.criterion("ac-0038")
+@pytest.mark.timeout(max(300, HISTORIES * 15))
+def test_histories_of_hypothesis(houses: list[Sessions]) -> None:
+    """Few, for the shrinking: what differs is shown as the fewest calls that show it."""
+    counts: Counter[str] = Counter()
+    machine = type("Shrunk", (WholeMachine,), {"houses": houses, "counts": counts})
+    how = settings(
+        max_examples=max(4, HISTORIES // 5), stateful_step_count=STEPS, deadline=None,
+        database=None, print_blob=True, report_multiple_bugs=False,
+        phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    run_state_machine_as_test(seed(SEED)(machine), settings=how)
+    assert counts["steps"] > 5 * counts["histories"] > 0
 
 
 @pytest.mark.criterion("ac-0038")
