@@ -60,15 +60,18 @@ async def test_killed_workers(new_db, ledger_db, tmp_path):
     async with ledger.LedgerServer(ledger_db.dsn(), faults=faults) as server:
         with daemons(tmp_path, database.dsn("worker"), server.adapter_config()) as group:
             running = [group.start(*SETTINGS) for _ in range(3)]
-            # Kill only a worker that is at work: a killed one leaves calls without an answer.
+            # Kill while they are at work, the first time all of them: one of three may be idle, and
+            # a killed one must leave calls without an answer.
             while not finished(database)():
                 await asyncio.sleep(dice.uniform(0.05, 0.2))
                 busy = "select count(*) from trex.delivery where lease_until is not null"
                 if kills < 8 and rows(database, busy)[0][0] > 3:
-                    victim = dice.randrange(3)
-                    running[victim].process.kill()
-                    running[victim] = group.start(*SETTINGS)
-                    kills += 1
+                    victims = [dice.randrange(3)] if kills else [0, 1, 2]
+                    for victim in victims:
+                        running[victim].process.kill()
+                    for victim in victims:
+                        running[victim] = group.start(*SETTINGS)
+                    kills += len(victims)
                     await asyncio.sleep(0.8)
             # The last one may have just been started: before it listens to signals it has no
             # exit code of its own.
