@@ -1362,9 +1362,9 @@ class Calls:
         reason: str,
         reference: str | None = None,
     ) -> Call[Recorded]:
-        """Decide about a parked message: 'delivered' or 'resend' where its outcome is in doubt
-        (unknown, conflict, uncertain), 'absent' and 'abandon' however it is parked: its ordering
-        key goes on. 'absent' ends the doubt, 'abandon' doesn't.
+        """Decide about a parked message: 'resend' where its outcome is in doubt (unknown, conflict,
+        uncertain); 'delivered', 'absent' and 'abandon' however it is parked: its ordering key goes
+        on. 'delivered' and 'absent' end the doubt, 'abandon' doesn't.
 
         Raises:
             NotFound; EndedOtherwise: it is delivered already; Forbidden: it isn't parked, or isn't

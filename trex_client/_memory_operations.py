@@ -287,7 +287,7 @@ class MemoryOperations(MemoryInbox):
         reason: str,
     ) -> str:
         _require(_is_slug(machine), "machine")
-        text = canonical_json(definition, definition_json)
+        text = canonical_json(definition, definition_json, "definition")
         data = _json(text)
         _check_machine(data)
         _check_act(actor, reason)

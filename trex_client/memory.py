@@ -237,23 +237,25 @@ def _not_json(_: str) -> object:
     raise InvalidArgument("payload")
 
 
-def canonical_json(payload: Any = None, payload_json: str | None = None) -> str:
+def canonical_json(
+    payload: Any = None, payload_json: str | None = None, name: str = "payload"
+) -> str:
     """The canonical jsonb text of JSON data or of JSON text; exactly one of the two.
 
     `payload_json="null"` is the JSON null; `payload=None` is no payload.
     """
     if (payload is None) == (payload_json is None):
-        raise InvalidArgument("payload")
+        raise InvalidArgument(name)
     try:
         if payload_json is None:
             text = _canonical(payload)
             text.encode()
             if is_too_deep(text):
-                raise InvalidArgument("payload")
+                raise InvalidArgument(name)
         elif not isinstance(payload_json, str):
-            raise InvalidArgument("payload_json")
+            raise InvalidArgument(f"{name}_json")
         elif is_too_deep(payload_json):
-            raise InvalidArgument("payload")
+            raise InvalidArgument(name)
         elif len(payload_json) <= 256:
             text = _canonical_short(payload_json)
         else:
@@ -263,7 +265,7 @@ def canonical_json(payload: Any = None, payload_json: str | None = None) -> str:
     else:
         return text
     # Outside of `except`, or the error would carry one that has the payload in it.
-    raise InvalidArgument("payload")
+    raise InvalidArgument(name)
 
 
 def _canonical_text(text: str) -> str:
@@ -879,6 +881,7 @@ def _check_report(r: Report) -> None:
         _require((r.balance is None) == (r.version is None), "balance")
         if r.balance is not None:
             _require(_is_number(r.balance), "balance")
+            _require(not r.balance or Decimal(r.balance).adjusted() < 38, "balance")
             _require(_is_integer(r.version, 0, _LAST_ID), "version")
         return
     _require(_is_reason(r.reason), "reason")
@@ -1777,18 +1780,24 @@ class MemoryKernel:
                 # Outside of a transaction the client keeps the evidence by a call of its own.
                 self._stale(message_id, fence, report.result, now)
             _refuse(status)
-        return self._record(instance, (report,), now)[0]
+        return self._record(instance, (report,), now, numbered=False)[0]
 
     def _record(
-        self, instance: InstanceRow, reports: Sequence[Report], now: datetime
+        self,
+        instance: InstanceRow,
+        reports: Sequence[Report],
+        now: datetime,
+        *,
+        numbered: bool = True,
     ) -> list[Recorded]:
         """Every outcome of a worker, one or many: a compare-and-set on the fence of the open
         claim."""
         matched = [self._matched(r.message_id, r.fence) for r in reports]
         snapshots = []
-        for report, row in zip(reports, matched, strict=True):
+        for number, (report, row) in enumerate(zip(reports, matched, strict=True), 1):
             if row is not None and report.version is not None:
-                snapshots.append(self._snapshot(row, report))
+                name = f"report {number}: balance" if numbered else "balance"
+                snapshots.append(self._snapshot(row, report, name))
         result: list[Recorded] = []
         free: set[tuple[Box, str]] = set()
         for report, row in zip(reports, matched, strict=True):
@@ -1925,14 +1934,14 @@ class MemoryKernel:
         skip.opened_at = now
         skip.resolved_at = skip.resolved_fence = None
 
-    def _snapshot(self, row: DeliveryRow, report: Report) -> SnapshotRow:
+    def _snapshot(self, row: DeliveryRow, report: Report, name: str) -> SnapshotRow:
         """The reported balance as a row, if it fits the message's currency."""
         m = self.db.message[row.instance_key, row.message_id]
         balance = None
         if m.currency is not None and report.balance is not None:
             balance = _amount(report.balance, self.db.currency[m.currency].exponent)
         if balance is None or m.account is None or m.currency is None or report.version is None:
-            raise InvalidArgument("balance")
+            raise InvalidArgument(name)
         return SnapshotRow(
             m.instance_key, m.account, m.currency, balance, report.version, m.message_id, row.fence,
             0, 0, _READY,
@@ -2371,10 +2380,9 @@ class MemoryKernel:
         ):
             return Recorded(message_id, row.fence, "already_recorded", "permanent", False, None)
         in_doubt = row.parked in ("unknown", "conflict") or row.uncertain
-        if row.parked is None or not (in_doubt or resolution in ("absent", "abandon")):
+        if row.parked is None or not (in_doubt or resolution != "resend"):
             raise Forbidden(
-                "only a parked message; for delivered and resend one in doubt:"
-                " unknown, conflict, uncertain"
+                "only a parked message; for resend one in doubt: unknown, conflict, uncertain"
             )
         detail: dict[str, object] = {
             "resolution": resolution,

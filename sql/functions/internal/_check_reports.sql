@@ -22,8 +22,8 @@ select case
         then 'confirmed_by: answer, lookup, same_key or handler'
     when p_reference is not null and trex._is_key(p_reference) is not true then 'reference: a key'
     when (p_balance is null) <> (p_version is null)
-        or not (p_balance > '-Infinity' and p_balance < 'Infinity')
-        then 'balance and version: together, finite'
+        or not abs(p_balance) < power(10::numeric, 38)
+        then 'balance and version: together, finite, at most 38 digits before the point'
     when p_version < 0 then 'version: from 0'
 end
 $$;

@@ -10,7 +10,8 @@ create or replace function trex._deliver_one(
     p_reference text,
     p_balance numeric,
     p_version bigint,
-    p_now timestamptz
+    p_now timestamptz,
+    p_numbered boolean
 )
 returns trex.recorded
 language plpgsql
@@ -52,7 +53,7 @@ begin
     if p_version is not null then
         perform trex._store_snapshots(
             p_instance_key, array[p_message_id], array[p_message_id], array[p_fence],
-            array[p_balance], array[p_version], p_now
+            array[p_balance], array[p_version], p_now, p_numbered
         );
     end if;
     if v_gone.ordering_key is not null then

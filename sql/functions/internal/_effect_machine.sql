@@ -39,6 +39,7 @@ select '{
         {"from": "unknown", "event": "resend", "to": "intent_recorded"},
         {"from": "unknown", "event": "delivered", "to": "succeeded"},
         {"from": "rejected", "event": "delivered", "to": "succeeded"},
+        {"from": "failed", "event": "delivered", "to": "succeeded"},
         {"from": "failed", "event": "abandon", "to": "rejected"},
         {"from": "unknown", "event": "abandon", "to": "rejected"},
         {"from": "rejected", "event": "abandon", "to": "rejected"},

@@ -113,7 +113,7 @@ begin
         where s.ctid = l.tid;
     end if;
     if v_ids is not null and array_remove(p_versions, null) <> '{}' then
-        perform trex._store_snapshots(v_key, v_ids, p_message_ids, p_fences, p_balances, p_versions, p_now);
+        perform trex._store_snapshots(v_key, v_ids, p_message_ids, p_fences, p_balances, p_versions, p_now, true);
     end if;
     if cardinality(v_ids) = cardinality(p_message_ids) then
         if v_keys is not null then

@@ -53,7 +53,7 @@ begin
     if v_delivered then
         v_recorded := trex._deliver_one(
             p_instance_key, p_message_id, p_fence, p_result, p_confirmed_by, p_reference, p_balance,
-            p_version, v_now
+            p_version, v_now, false
         );
         if v_recorded.status is not null then
             return v_recorded;

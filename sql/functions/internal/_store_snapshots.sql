@@ -1,6 +1,7 @@
 -- The balance that the ledger reported, newest version per account and currency, in key order
 -- after the delivery locks. An older or repeated answer never replaces a newer one; another
--- balance under the same version is counted for reconciliation.
+-- balance under the same version is counted for reconciliation. p_numbered: a refusal says of which
+-- report, from 1.
 create or replace function trex._store_snapshots(
     p_instance_key text,
     p_delivered bigint[],
@@ -8,7 +9,8 @@ create or replace function trex._store_snapshots(
     p_fences bigint[],
     p_balances numeric[],
     p_versions bigint[],
-    p_now timestamptz
+    p_now timestamptz,
+    p_numbered boolean
 )
 returns void
 language plpgsql
@@ -21,8 +23,9 @@ declare
 begin
     for v_row in
         select m.message_id, m.account, m.currency, u.fence, u.version, round(u.balance, c.exponent) as balance,
-            trex._is_amount(u.balance, c.exponent) is true as fits
-        from unnest(p_message_ids, p_fences, p_balances, p_versions) u (message_id, fence, balance, version)
+            min(u.ord) filter (where trex._is_amount(u.balance, c.exponent) is not true) over () as bad
+        from unnest(p_message_ids, p_fences, p_balances, p_versions) with ordinality
+            u (message_id, fence, balance, version, ord)
         cross join lateral (
             select w.*
             from trex.message w
@@ -33,8 +36,12 @@ begin
         where u.message_id = any(p_delivered) and u.version is not null
         order by m.account collate "C", m.currency collate "C", u.version, m.message_id
     loop
-        if not v_row.fits then
-            perform trex._raise('TX400', 'balance: only for a message with cash, finite, in the decimals of its currency');
+        if v_row.bad is not null then
+            perform trex._raise(
+                'TX400',
+                case when p_numbered then 'report ' || v_row.bad || ': ' else '' end
+                || 'balance: only for a message with cash, finite, in the decimals of its currency'
+            );
         end if;
         insert into trex.ledger_snapshot (
             instance_key, account, currency, balance, version, message_id, fence, stored_at

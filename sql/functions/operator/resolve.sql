@@ -1,8 +1,9 @@
--- The only way out of unknown and conflict, and of doubt about a message refused for good:
--- somebody looked at the ledger and says what is there, with evidence. A claim can't be open
--- here, so nothing a worker reports can cross it. Abandon and absent are for every parked message:
--- without them one that nobody will ever send would hold up its ordering key for ever. Abandon says
--- what is wanted, not what the ledger has, so it ends no doubt; absent says both.
+-- The only way out of unknown and conflict, and of doubt about a message refused for good: somebody
+-- looked at the ledger and says what is there, with evidence. A claim can't be open here, so nothing
+-- a worker reports can cross it. Delivered, absent and abandon are for every parked message: it may
+-- be there against all that trex knows, by hand or by mistake; and one that nobody will ever send
+-- would hold up its ordering key for ever. Abandon says what is wanted, not what the ledger has, so
+-- it ends no doubt; absent says both.
 create or replace function trex.resolve(
     p_instance_key text,
     p_message_id bigint,
@@ -73,12 +74,10 @@ begin
     if v_row.parked is null
         or (
             v_row.parked not in ('unknown', 'conflict') and not v_row.uncertain
-            and p_resolution in ('delivered', 'resend')
+            and p_resolution = 'resend'
         )
     then
-        perform trex._raise(
-            'TX423', 'only a parked message; for delivered and resend one in doubt: unknown, conflict, uncertain'
-        );
+        perform trex._raise('TX423', 'only a parked message; for resend one in doubt: unknown, conflict, uncertain');
     end if;
 
     perform trex._audit(
@@ -129,8 +128,7 @@ grant execute on function trex.resolve(text, bigint, text, text, text, text, tex
 comment on function trex.resolve(text, bigint, text, text, text, text, text) is
 'Says what became of a parked message, once somebody has looked.
 Arguments:
-  p_message_id: parked as unknown or conflict, or parked and uncertain; for absent and abandon
-    however parked
+  p_message_id: parked; for resend as unknown or conflict, or uncertain
   p_resolution: delivered, the ledger has it; resend, the ledger doesn''t have it and shall get it,
     due now with a fresh allowance; absent, the ledger doesn''t have it and shall not get it; abandon,
     it shall not get it, and what the ledger has stays as uncertain as it was, so the others can
@@ -141,6 +139,6 @@ Arguments:
 Returns: one recorded: status recorded, or already_recorded when that was said before; the state
   now
 Errors: TX400; TX503; TX403; TX404 no such message here; TX410 it was delivered; TX423 it isn''t
-  parked, or there is no doubt about it
+  parked, or resend without doubt about it (redrive)
 Locks: the lane of its ordering key, then the live rows of that key and the message, in id order
 Idempotent: yes, but a repeated resend answers TX423';

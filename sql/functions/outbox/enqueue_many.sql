@@ -25,6 +25,7 @@ as $$
 declare
     v_instance trex.instance;
     v_count integer := cardinality(p_topics);
+    v_dims text := '[1:' || cardinality(p_topics) || ']';
     v_index bigint;
     v_hint text;
     v_digests bytea[];
@@ -42,6 +43,11 @@ begin
         or cardinality(p_cash_deltas) <> v_count or cardinality(p_correlation_ids) <> v_count
         or cardinality(p_ordering_keys) <> v_count or cardinality(p_effect_policies) <> v_count
         or cardinality(p_delays) <> v_count
+        or array_dims(p_topics) <> v_dims or array_dims(p_idempotency_keys) <> v_dims
+        or array_dims(p_payloads) <> v_dims or array_dims(p_accounts) <> v_dims
+        or array_dims(p_currencies) <> v_dims or array_dims(p_cash_deltas) <> v_dims
+        or array_dims(p_correlation_ids) <> v_dims or array_dims(p_ordering_keys) <> v_dims
+        or array_dims(p_effect_policies) <> v_dims or array_dims(p_delays) <> v_dims
     then
         perform trex._raise('TX400', 'movements: at most 10000, in arrays of the same length');
     end if;

@@ -78,7 +78,7 @@ begin
     if p_results = '{completed}' or p_results = '{duplicate}' then
         v_recorded := trex._deliver_one(
             p_instance_key, p_message_ids[1], p_fences[1], p_results[1], p_confirmed_by[1],
-            p_references[1], p_balances[1], p_versions[1], v_now
+            p_references[1], p_balances[1], p_versions[1], v_now, true
         );
     end if;
     if v_recorded.status is not null then

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.backends import WHO, text
-from trex_client.errors import ClaimLost
+from trex_client.errors import ClaimLost, InvalidArgument
 from trex_client.model import Cash, Movement, Report
 
 if TYPE_CHECKING:
@@ -252,3 +252,40 @@ def test_sums_by_account_and_currency(backend: Backend, shop: Trex) -> None:
     assert shop.pending_cash_delta(currency="USD") == [every[0], every[3], every[4]]
     assert shop.pending_cash_delta(account="a", currency="USD") == [every[3]]
     assert shop.pending_cash_delta(account="nobody") == []
+
+
+def test_a_balance_that_cannot_be_is_refused_by_its_report(backend: Backend, shop: Trex) -> None:
+    """Of a thousand reports somebody must find the one that stops the others."""
+    claims = movements(shop, 3)
+    shop.enqueue("t", "no cash", {})
+    claims += shop.claim("w")
+    before = backend.dump()
+
+    def refused(*reports: Report) -> list[str]:
+        said = []
+        for call in (
+            lambda: shop.record(reports),
+            lambda: shop.exchange(reports, "w"),
+        ):
+            with pytest.raises(InvalidArgument) as error:
+                call()
+            said.append(
+                str(error.value).removeprefix("invalid argument: ").rpartition("balance")[0]
+            )
+        return said
+
+    def report(index: int, balance: str) -> Report:
+        c = claims[index]
+        return Report(c.message_id, c.fence, "completed", balance=D(balance), version=1)
+
+    fine = report(2, "1")
+    assert refused(fine, report(1, "1.001"), report(0, "1.002")) == ["report 2: "] * 2
+    assert refused(fine, report(3, "1")) == ["report 2: "] * 2
+    assert refused(report(0, "1.001")) == ["report 1: "] * 2
+    assert refused(fine, report(0, "1e38")) == ["report 2: "] * 2
+    # Also where there is no such claim: what is wrong is wrong whoever has the message.
+    nobody = Report(999_999, 1, "completed", balance=D("1e38"), version=1)
+    assert refused(fine, nobody) == ["report 2: "] * 2
+    with pytest.raises(InvalidArgument, match=r"^invalid argument: balance"):
+        shop.complete(claims[0].message_id, claims[0].fence, balance=D("1.001"), version=1)
+    assert backend.dump() == before

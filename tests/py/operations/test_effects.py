@@ -81,6 +81,7 @@ SPECIAL = {
     ("failed", "abandon"): ["claim", "dead_letter"],
     ("rejected", "absent"): ["claim", "conflict"],
     ("failed", "absent"): ["claim", "dead_letter"],
+    ("failed", "delivered"): ["claim", "dead_letter"],
 }
 
 
