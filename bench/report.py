@@ -83,7 +83,7 @@ def _held(held: dict[str, Any], console: Console) -> None:
         title=f"{held['rate']} messages/s under a held snapshot,"
         f" {held['workers']} workers, batches of {held['batch']}"
     )
-    for name in ("", "produced/s", "last 10 s: /s", "p50 ms", "p99 ms", "left"):
+    for name in ("", "produced/s", "at the end: /s", "p50 ms", "p99 ms", "left"):
         table.add_column(name, justify="right" if name else "left")
     for mode in _modes(held):
         run = held[mode]

@@ -65,7 +65,7 @@ class Harness:
 HARNESSES = (
     Harness(
         "simulate", "seeded histories of the model, every invariant after each step", "histories",
-        full={"SIMULATE_HISTORIES": 2_000_000}, quick={"SIMULATE_HISTORIES": 2_000},
+        full={"SIMULATE_HISTORIES": 20_000_000}, quick={"SIMULATE_HISTORIES": 2_000},
     ),
     Harness(
         "planted bugs", "faults planted in the model, each found by histories or by search", "bugs",
@@ -73,9 +73,10 @@ HARNESSES = (
          "tests/py/simulation/test_search.py::test_a_planted_bug_is_found"),
     ),
     Harness(
-        "search", "every state of small models up to a depth: 2 messages, 3 workers", "states",
+        "search", "every state of small models up to a depth (cut off: up to so many states only):"
+        " 2 messages, 3 workers", "states",
         ("tests/py/simulation/test_search.py::test_every_state_keeps_every_invariant",),
-        {"SEARCH_DEPTH": 12, "SEARCH_STATES": 400_000}, {"SEARCH_DEPTH": 7},
+        {"SEARCH_DEPTH": 12, "SEARCH_STATES": 5_000_000}, {"SEARCH_DEPTH": 7},
     ),
     Harness(
         "parity", "the same random calls on the model and on every server, all tables compared",
@@ -89,11 +90,11 @@ HARNESSES = (
     ),
     Harness(
         "crowds", "many sessions at once, batches in every order, no deadlock", "claimed",
-        ("tests/py/concurrency/test_crowds.py",), {"DEADLOCK_ROUNDS": 20_000},
+        ("tests/py/concurrency/test_crowds.py",), {"DEADLOCK_ROUNDS": 200_000},
     ),
     Harness(
         "daemons", "daemons killed, stopped and cut off under load", "kills",
-        ("tests/py/faults",), {"ALL_VERSIONS": 1}, {"ALL_VERSIONS": 1},
+        ("tests/py/faults",), {"KILLS": 5_000, "ALL_VERSIONS": 1}, {"ALL_VERSIONS": 1},
     ),
     Harness(
         "lost servers", "failovers with and without loss, restored backups, crashes without"
@@ -115,6 +116,15 @@ HARNESSES = (
         ("tests/py/failover/test_timeouts.py",),
         {"TIMEOUT_ROUNDS": 5_000, "FROZEN_ROUNDS": 500, "ALL_VERSIONS": 1},
         {"TIMEOUT_ROUNDS": 40, "FROZEN_ROUNDS": 3, "ALL_VERSIONS": 1},
+    ),
+    Harness(
+        "bloat", "messages that pass while an old snapshot keeps every dead row", "messages",
+        ("tests/py/sql/test_bloat.py",), {"CHURN": 5_000_000}, {},
+    ),
+    Harness(
+        "planner", "the plan of every look-up and claim, on tables small and large, with statistics"
+        " that are right, wrong and missing", "plans",
+        ("tests/py/sql/test_plans.py", "tests/py/sql/test_plans_business.py"),
     ),
     Harness(
         "mutants", "faults planted in the SQL, each found by a test", "mutants",

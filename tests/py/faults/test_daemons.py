@@ -6,11 +6,13 @@ import asyncio
 import os
 import random
 import signal
+import time
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from tests.support.counts import emit, scale
 from tests.support.processes import Daemon, daemons, proxy
 from tests.support.rig import assert_sound, books, enqueue, register, rows, until
 from trex_client import ledger
@@ -18,6 +20,7 @@ from trex_client.postgres import PostgresClient
 
 pytestmark = pytest.mark.criterion("ac-0053")
 
+KILLS = scale("KILLS", 8)
 QUICK: dict[str, Any] = {
     "backoff_base": timedelta(milliseconds=20),
     "backoff_cap": timedelta(milliseconds=200),
@@ -50,11 +53,11 @@ def assert_one_effect_each(database, server, number):
 
 @pytest.mark.case("B9")
 async def test_killed_workers(new_db, ledger_db, tmp_path):
-    seed = 7
+    seed, number, started = 7, 75 * KILLS, time.monotonic()
     dice = random.Random(seed)
     database = new_db()
     client = register(database, max_attempts=1000, **QUICK)
-    enqueue(client, 600)
+    enqueue(client, number)
     faults = ledger.Faults(seed=seed, slow=1.0, slow_seconds=0.05, most_per_key=10)
     kills = 0
     async with ledger.LedgerServer(ledger_db.dsn(), faults=faults) as server:
@@ -65,7 +68,7 @@ async def test_killed_workers(new_db, ledger_db, tmp_path):
             while not finished(database)():
                 await asyncio.sleep(dice.uniform(0.05, 0.2))
                 busy = "select count(*) from trex.delivery where lease_until is not null"
-                if kills < 8 and rows(database, busy)[0][0] > 3:
+                if kills < KILLS and rows(database, busy)[0][0] > 3:
                     victims = [dice.randrange(3)] if kills else [0, 1, 2]
                     for victim in victims:
                         running[victim].process.kill()
@@ -79,13 +82,14 @@ async def test_killed_workers(new_db, ledger_db, tmp_path):
                 await until(daemon.lines)
                 daemon.signal(signal.SIGTERM)
             codes = [await daemon.ended() for daemon in running]
-        found = assert_one_effect_each(database, server, 600)
+        found = assert_one_effect_each(database, server, number)
     expired = rows(database, "select count(*) from trex.outcome where kind = 'lease_expired'")
     print(f"seed {seed}: kills {kills}, lease_expired {expired}, {found}, {books(database)}")
     assert codes == [0, 0, 0]
+    emit("daemons", {"kills": kills}, seconds=time.monotonic() - started, seed=seed)
     assert kills >= 3
     assert expired[0][0] > 0
-    assert found.effects == 600
+    assert found.effects == number
 
 
 async def test_a_worker_that_stood_still_past_its_lease(new_db, ledger_db, tmp_path):

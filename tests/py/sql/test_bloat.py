@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import psycopg
 import pytest
 
+from tests.support.counts import emit, scale
 from tests.support.rig import KEY, movement, register
 from trex_client.doctor import diagnose
 from trex_client.model import Report
@@ -12,7 +15,7 @@ from trex_client.postgres import PostgresClient
 
 pytestmark = pytest.mark.criterion("ac-0031")
 
-CHURN = 20_000
+CHURN = scale("CHURN", 20_000)
 
 
 def buffers(conn, call):
@@ -40,6 +43,7 @@ def test_e1_a_held_snapshot_costs_a_worker_nothing_and_is_named(pg_db):
     client = register(pg_db)
     conn = pg_db.connect()
     holder = snapshot(pg_db)
+    started = time.monotonic()
     hint, hinted, swept = 0, [], []
     for start in range(0, CHURN, 1000):
         client.enqueue_many([movement(n) for n in range(start, start + 1000)])
@@ -49,6 +53,7 @@ def test_e1_a_held_snapshot_costs_a_worker_nothing_and_is_named(pg_db):
         client.record([Report(c.message_id, c.fence, "completed") for c in claims])
         hint = claims[-1].message_id
         conn.execute("vacuum trex.delivery")
+    emit("bloat", {"messages": CHURN}, seconds=time.monotonic() - started)
     # A sweep wades through what vacuum may not remove; a worker with its hint doesn't.
     assert max(hinted[1:]) < 300
     assert swept[-1] > 2 * hinted[-1]
