@@ -81,3 +81,11 @@ def test_unknown_names_are_refused() -> None:
     with pytest.raises(SystemExit) as ended:
         prove.main(["--only", "nothing"])
     assert ended.value.code == 2
+
+
+@pytest.mark.criterion("ac-0063")
+def test_the_published_report_is_of_every_harness_and_all_passed() -> None:
+    text = (prove.OUT / "report.md").read_text(encoding="utf-8")
+    assert "**Every harness passed.**" in text
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.endswith("| passed |")]
+    assert rows == [one.name for one in prove.HARNESSES]
