@@ -348,6 +348,7 @@ class Explorer:
                 run.schedule += letter
                 self._start(taking[letter])
                 self._settle(run, taking)
+                self._one_of_a_key(run)
             self._count(run)
             scenario.check(run)
             if scenario.drain:
@@ -394,6 +395,16 @@ class Explorer:
                 return
             if time.monotonic() - started > STUCK:
                 raise ScheduleError(f"no answer for {STUCK} s")
+
+    def _one_of_a_key(self, run: Run) -> None:
+        """I20 after each step: at the end it may hold again."""
+        found = self.admin.execute(
+            "select ordering_key from trex.delivery where instance_key = %s"
+            " and ordering_key is not null and lease_until > trex._now()"
+            " group by box, ordering_key having count(*) > 1",
+            (run.key,),
+        ).fetchall()
+        assert not found, f"I20 two of a key in flight: {found}"
 
     def _all_wait(self, pending: Sequence[Session]) -> bool:
         ours = [session.pid for session in self.sessions.values()]

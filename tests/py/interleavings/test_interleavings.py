@@ -109,6 +109,10 @@ def test_a_late_worker_without_fences_is_found(pg_db: Database) -> None:
         ),
         ("_hold_event", "and d.fence = p_fence", "", "handed-over"),
         ("_end_right", "v_state <> 'active' and p_amount = 0", "false", "ends"),
+        ("_live_siblings", "and s.parked is null", "and false", "redrive-open-claim"),
+        ("_live_siblings", "and s.parked is null", "and false", "resend-open-claim"),
+        ("_live_siblings", "and s.parked is null", "and false", "extend-open-claim"),
+        ("_live_siblings", "and s.parked is null", "and false", "expedite-key"),
         ("apply_refund", "perform trex._lock_invoice(p_instance_key, v_id);", "", "grant-refund"),
     ],
 )  # fmt: skip
@@ -123,7 +127,7 @@ def test_a_planted_fault_is_found(
     assert text[0].count(old) == 1
     conn.execute(text[0].replace(old, new))
     with pytest.raises(ScheduleError, match="replay: "):
-        Explorer(pg_db).explore(BUSINESS[name])
+        Explorer(pg_db).explore((SCENARIOS | BUSINESS)[name])
 
 
 def test_too_little_seen_is_found(pg_db: Database) -> None:
