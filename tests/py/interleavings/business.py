@@ -3,8 +3,9 @@ operation id did, at versions and at the audit; `BOOKS` of `tests.support.invari
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 from tests.py.interleavings.scenarios import (
@@ -14,6 +15,7 @@ from tests.py.interleavings.scenarios import (
     do,
     effects_are_deliveries,
     fences,
+    hold_all,
     mine,
     named,
     outcome,
@@ -86,6 +88,7 @@ def execute(capability: str, usage: str, *, thumbprint: str | None = None, more:
 
 
 NOW = "(select coalesce(frozen_at, now()) + shift from trex_test.clock)"
+TICK = "update trex_test.clock set shift = shift + interval '1 s'"
 EXPIRE = call("expire_entitlements(%s, 'me', 'why')")
 
 # Setups
@@ -859,6 +862,32 @@ REFUND_USE = Scenario(
 )
 
 
+def issue_ends_check(run: Run) -> None:
+    """No capability is younger than the end of its right."""
+    (right,) = rows(run, "entitlement")
+    assert right["state"] == "refunded"
+    issued = [datetime.fromisoformat(row["issued_at"]) for row in rows(run, "capability")]
+    ended = datetime.fromisoformat(right["changed_at"])
+    assert all(at <= ended for at in issued), "issued after its right ended"
+    assert len(issued) == said(run, ("a", 0)).count("issued")
+    run.counts["capabilities"] += len(issued)
+
+
+ISSUE_ENDS = Scenario(
+    "issue-ends",
+    {
+        "a": [issue("buyer"), "commit"],
+        "b": [refund(named("R1"), fences("R1")), "commit"],
+        "t": [TICK],
+    },
+    granted("R1"),
+    issue_ends_check,
+    {"issued": 30, "TX423": 30, "refunded": 100, "lock waits": 20},
+    allowed=frozenset({"TX423"}),
+    drain=False,
+)
+
+
 def ends_setup(run: Run) -> None:
     granted("C", "R", order_options=", p_valid_for => '1 second'")(run)
     run.clock_forward(2)
@@ -1030,6 +1059,184 @@ REPAIRS = Scenario(
     {"runs": 200, "repaired": 10, "claims": 20, "recorded": 20, "TX409": 20, "lock waits": 50},
 )
 
+
+def finding_id(run: Run, name: str) -> str:
+    """Of a message of the outbox that isn't delivered: findings are stored in this order."""
+    row = run.deliveries()[run.memo[name]]
+    refs = {"message_id": row["message_id"]}
+    if row["lease_until"]:
+        refs["fence"] = row["fence"]
+    return run.admin(
+        "select encode(sha256(convert_to("
+        "jsonb_build_array('failed_or_stuck_outbox', %s::jsonb)::text, 'UTF8')), 'hex')",
+        json.dumps(refs),
+    )[0][0]
+
+
+def hold_finding(name: str) -> Maker:
+    """Another's finding, not committed: whoever finds the same waits."""
+    text = (
+        "begin; insert into trex.reconcile_finding (instance_key, finding_id, type, ref_ids,"
+        " expected, actual, causal_events, recoverable, recommended_action, state, first_run,"
+        " last_run, found_at, seen_at) values (%s, %s, 'failed_or_stuck_outbox', '{}', 'x', 'x',"
+        " '[]', false, 'x', 'needs_review', 1, 1, now(), now()) on conflict do nothing"
+    )
+    return lambda run: (text, run.key, finding_id(run, run.memo[name]))
+
+
+def heartbeat_setup(run: Run) -> None:
+    """Two ended leases: `m` is the one that is told of last."""
+    run.enqueue("m1", "m2")
+    hold_all(run)
+    first, last = sorted(("m1", "m2"), key=lambda name: finding_id(run, name))
+    run.memo["first"], run.memo["m"] = first, run.memo[last]
+    run.clock_forward(7200)
+
+
+def heartbeat_check(run: Run) -> None:
+    """The lease that a heartbeat brought back between the look and the repair is left alone."""
+    (told,) = run.got("b", 0)
+    ends = [row for row in rows(run, "outcome") if row["message_id"] == run.memo["m"]]
+    repaired = sum(row["repaired"] for row in rows(run, "reconcile_run")) - 1
+    assert repaired == len(ends) == (told["status"] == "claim_lost")
+    run.counts["repaired"] += repaired
+
+
+HEARTBEAT = Scenario(
+    "heartbeat",
+    {
+        "t": [hold_finding("first"), "rollback"],
+        "a": [RECONCILE, "commit"],
+        "b": [
+            do(
+                "select to_jsonb(e) from trex.extend(%s, %s, %s, '30 s') e",
+                lambda run: [run.memo["m"]],
+                lambda run: [run.memo["fences"][run.memo["m"]]],
+                begin=True,
+            ),
+            "commit",
+        ],
+    },
+    heartbeat_setup,
+    heartbeat_check,
+    {"repaired": 20, "claim_lost": 20, "extended": 30, "lock waits": 30},
+)
+
+
+GO_ON = call("reconcile(%s, 'me', 'why', 1, '1 hour', 1)")
+
+
+def same_run_setup(run: Run) -> None:
+    run.enqueue("m1", "m2", "m3")
+    run.clock_forward(7200)
+    run.sql("select to_jsonb(trex.reconcile(%s, 'me', 'why', null, '1 hour', 1))", run.key)
+
+
+def same_run_check(run: Run) -> None:
+    """Two operators go on with one run: each with what the other left."""
+    (stored,) = rows(run, "reconcile_run")
+    assert (stored["examined"], stored["found"], stored["fresh"]) == (3, 3, 3)
+    assert sorted(row["examined"] for s in "ab" for row in run.got(s, 0)) == [2, 3]
+    run.counts["gone on"] += 2
+
+
+SAME_RUN = Scenario(
+    "same-run",
+    {
+        "a": [GO_ON, "commit"],
+        "b": [GO_ON, "commit"],
+        "c": [GO_ON, "rollback"],
+    },
+    same_run_setup,
+    same_run_check,
+    {"gone on": 200, "lock waits": 60},
+)
+
+
+MERGED = ("nestloop", "hashjoin")
+HASHED = ("nestloop", "mergejoin", "indexscan", "indexonlyscan", "bitmapscan")
+
+
+def planned(off: tuple[str, ...], text: str) -> str:
+    """In a transaction with a plan of its own: without these kinds of nodes."""
+    return "begin; " + "".join(f"set local enable_{kind} = off; " for kind in off) + text
+
+
+def two_runs_setup(run: Run) -> None:
+    """Two runs before the same drifts, whose plans find three of them the other way round."""
+    run.enqueue(*(f"m{number}" for number in range(12)))
+    run.clock_forward(7200)
+    for _ in range(2):
+        run.sql("select to_jsonb(trex.reconcile(%s, 'me', 'why', null, '1 hour', 1))", run.key)
+    places = []
+    for off in (MERGED, HASHED):
+        run.explorer.admin.execute(planned(off, ""))
+        found = run.admin(
+            "select place::bigint from trex._reconcile_page(%s, 'messages', %s, 99, '1 hour',"
+            " trex._now()) where type is not null",
+            run.key,
+            str(run.memo["m0"]),
+        )
+        run.explorer.admin.execute("rollback")
+        places.append({place: at for at, (place,) in enumerate(found)})
+    one, other = places
+    run.memo["middle"] = next(
+        middle
+        for first, middle, last in combinations(sorted(one, key=one.__getitem__), 3)
+        if other[last] < other[middle] < other[first]
+    )
+    run.memo["first"] = "middle"
+
+
+def two_runs_check(run: Run) -> None:
+    assert len(rows(run, "reconcile_finding")) == 12
+    run.counts["findings"] += 12
+
+
+def go_on_planned(number: int, off: tuple[str, ...]) -> Maker:
+    text = f"select to_jsonb(trex.reconcile(%s, 'me', 'why', {number}))"
+    return lambda run: (planned(off, text), run.key)
+
+
+TWO_RUNS = Scenario(
+    "two-runs",
+    {
+        "t": [hold_finding("first"), "rollback"],
+        "a": [go_on_planned(1, MERGED), "commit"],
+        "b": [go_on_planned(2, HASHED), "commit"],
+    },
+    two_runs_setup,
+    two_runs_check,
+    {"findings": 1200, "lock waits": 80},
+)
+
+
+def purge_setup(run: Run) -> None:
+    run.enqueue("m1", "m2")
+    for row in run.claim(2):
+        run.sql(
+            "select (trex.complete(%s, %s, %s)).status", run.key, row["message_id"], row["fence"]
+        )
+
+
+def purge_check(run: Run) -> None:
+    """Two purges at once: each payload is counted and audited once."""
+    purged = [row["purged"] for s in "ab" for row in run.got(s, 0)]
+    assert sum(purged) == audits(run, "purge") == 2
+    assert all(row["payload"] is None for row in rows(run, "message"))
+    run.counts["purged"] += sum(purged)
+
+
+PURGE = call("purge(%s, '0', 'me', 'why')")
+
+PURGES = Scenario(
+    "purges",
+    {"a": [PURGE, "commit"], "b": [PURGE, "commit"], "c": [PURGE, "rollback"]},
+    purge_setup,
+    purge_check,
+    {"purged": 200, "lock waits": 60},
+)
+
 BUSINESS: dict[str, Scenario] = {
     scenario.name: scenario
     for scenario in (
@@ -1053,10 +1260,15 @@ BUSINESS: dict[str, Scenario] = {
         SAME_USAGE,
         GRANT_REFUND,
         REFUND_USE,
+        ISSUE_ENDS,
         ENDS,
         DEVICES,
         PROVIDER,
         ORDERS,
         REPAIRS,
+        HEARTBEAT,
+        SAME_RUN,
+        TWO_RUNS,
+        PURGES,
     )
 }

@@ -113,6 +113,11 @@ def test_a_late_worker_without_fences_is_found(pg_db: Database) -> None:
         ("_live_siblings", "and s.parked is null", "and false", "resend-open-claim"),
         ("_live_siblings", "and s.parked is null", "and false", "extend-open-claim"),
         ("_live_siblings", "and s.parked is null", "and false", "expedite-key"),
+        ("purge", "v_id and m.payload is not null;", "v_id;", "purges"),
+        ("reconcile", "for update;", ";", "same-run"),
+        ("reconcile", "order by 11 nulls", "order by d.type nulls", "two-runs"),
+        ("_reconcile_lease", "d.lease_until <= p_now", "d.lease_until is not null", "heartbeat"),
+        ("issue_capability", "for share;", ";", "issue-ends"),
         ("apply_refund", "perform trex._lock_invoice(p_instance_key, v_id);", "", "grant-refund"),
     ],
 )  # fmt: skip
