@@ -1066,11 +1066,11 @@ def finding_id(run: Run, name: str) -> str:
     refs = {"message_id": row["message_id"]}
     if row["lease_until"]:
         refs["fence"] = row["fence"]
-    return run.admin(
+    query = (
         "select encode(sha256(convert_to("
-        "jsonb_build_array('failed_or_stuck_outbox', %s::jsonb)::text, 'UTF8')), 'hex')",
-        json.dumps(refs),
-    )[0][0]
+        "jsonb_build_array('failed_or_stuck_outbox', %s::jsonb)::text, 'UTF8')), 'hex')"
+    )
+    return str(run.admin(query, json.dumps(refs))[0][0])
 
 
 def hold_finding(name: str) -> Maker:

@@ -18,16 +18,19 @@ class Mutant:
         name: the entry's name.
         patches: file, old text, new text.
         kills: what has to find it, the first that does is reported.
+        codes: SQLSTATEs that are a verdict: a guard, a constraint or a deadlock that is known to
+            stop this fault. With any other the patch itself is broken.
     """
 
     name: str
     patches: tuple[tuple[str, str, str], ...]
     kills: tuple[str, ...]
+    codes: tuple[str, ...] = ()
 
 
-def one(name: str, file: str, old: str, new: str, *kills: str) -> Mutant:
+def one(name: str, file: str, old: str, new: str, *kills: str, code: str | None = None) -> Mutant:
     """A mutant of one patch."""
-    return Mutant(name, ((file, old, new),), kills)
+    return Mutant(name, ((file, old, new),), kills, (code,) if code else ())
 
 
 RECORD = "functions/internal/_record.sql"
@@ -41,6 +44,8 @@ KERNEL = "migrations/0001.kernel.sql"
 CLAIM = "functions/outbox/claim.sql"
 EXCHANGE = "functions/outbox/exchange.sql"
 ENQUEUE = "functions/outbox/enqueue.sql"
+LICENCE = "functions/authority/execute_licence.sql"
+LATE = "coalesce(d.lease_until <= p_now, false) as late"
 
 MUTANTS: tuple[Mutant, ...] = (
     one(
@@ -50,12 +55,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "d.message_id = i.message_id\n",
         "late_complete",
     ),
-    one(
+    Mutant(
         "no state check",
-        RECORD,
-        "d.fence = i.fence\n            and d.lease_until is not null\n",
-        "d.fence = i.fence\n",
-        "second_end",
+        (
+            (
+                RECORD,
+                "d.fence = i.fence\n            and d.lease_until is not null\n",
+                "d.fence = i.fence\n",
+            ),
+            # A row without a lease isn't late: else it dies of a null there.
+            (
+                RECORD,
+                "d.lease_until <= p_now as late,\n            d.deferred",
+                LATE + ",\n            d.deferred",
+            ),
+        ),
+        ("second_end",),
     ),
     one(
         "no fence check (one delivery)",
@@ -64,12 +79,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "            and d.lease_until is not null\n",
         "late_complete",
     ),
-    one(
+    Mutant(
         "no state check (one delivery)",
-        DELIVER_ONE,
-        "            and d.fence = p_fence and d.lease_until is not null\n",
-        "            and d.fence = p_fence\n",
-        "second_end",
+        (
+            (
+                DELIVER_ONE,
+                "            and d.fence = p_fence and d.lease_until is not null\n",
+                "            and d.fence = p_fence\n",
+            ),
+            (DELIVER_ONE, "d.lease_until <= p_now as late", LATE),
+        ),
+        ("second_end",),
     ),
     one(
         "complete without instance filter (one delivery)",
@@ -77,6 +97,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "where d.instance_key = p_instance_key and d.message_id = p_message_id\n",
         "where d.message_id = p_message_id\n",
         "other_instance",
+        code="TX902",
     ),
     one(
         "check-then-act",
@@ -84,6 +105,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        limit 1\n        for update\n",
         "        limit 1\n",
         "race_of_two_ends",
+        code="TX902",
     ),
     one(
         "per-row counter as fence",
@@ -110,6 +132,7 @@ MUTANTS: tuple[Mutant, ...] = (
             (CLAIM, "fence = v_epoch + nextval('trex.fence_seq')", "fence = v_epoch"),
         ),
         ("fence_after_the_lock",),
+        ("TX902",),
     ),
     one(
         "sequence CACHE 10",
@@ -117,6 +140,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "create sequence trex.fence_seq as bigint maxvalue 4398046511103 no cycle cache 1;",
         "create sequence trex.fence_seq as bigint maxvalue 4398046511103 no cycle cache 10;",
         "fences_of_two_sessions",
+        code="TX902",
     ),
     one(
         "now() for leases",
@@ -185,13 +209,44 @@ MUTANTS: tuple[Mutant, ...] = (
         "attempts = d.attempts + 1",
         "attempts = d.attempts",
         "attempts",
+        code="23514",
+    ),
+    Mutant(
+        "attempts counted on rollback",
+        (
+            (CLAIM, "create or replace", "create sequence trex.attempt_seq;\ncreate or replace"),
+            (CLAIM, "attempts = d.attempts + 1", "attempts = nextval('trex.attempt_seq')"),
+            # The guard of the row refuses a gap, whatever made it.
+            (
+                KERNEL,
+                "or new.attempts - old.attempts <> (new.fence > old.fence)::integer",
+                "or new.attempts < old.attempts",
+            ),
+        ),
+        ("rolled_back_claim",),
+    ),
+    Mutant(
+        # As far as PostgreSQL lets it be outside: only sequences keep what is rolled back.
+        "counters outside the transaction",
+        (
+            (LICENCE, "create or replace", "create sequence trex.use_seq;\ncreate or replace"),
+            (
+                LICENCE,
+                "v_licence.account, v_licence.seller, 1, v_now",
+                (
+                    "v_licence.account, v_licence.seller,"
+                    " case p.period when 'all' then nextval('trex.use_seq') else 1 end, v_now"
+                ),
+            ),
+        ),
+        ("rolled_back_use",),
     ),
     one(
-        "attempts counted on rollback",
-        CLAIM,
-        "attempts = d.attempts + 1",
-        "attempts = nextval('trex.fence_seq')",
-        "rolled_back_claim",
+        "a key's live rows aren't locked",
+        "functions/internal/_lock_keys.sql",
+        "and s.parked is null",
+        "and false",
+        "redriven_under_a_claim",
     ),
     one(
         "retry keeps the lease",
@@ -217,6 +272,7 @@ MUTANTS: tuple[Mutant, ...] = (
         " or d.deferred_until <= p_now)\n",
         "",
         "parked",
+        code="23514",
     ),
     Mutant(
         "delivered row reclaimable",
@@ -279,6 +335,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "where d.instance_key = v_key and d.message_id = i.message_id and",
         "where d.message_id = i.message_id and",
         "other_instance",
+        code="TX902",
     ),
     one(
         "binding not checked",
@@ -331,6 +388,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "with ordinality u (message_id, fence, result, ord)\n        order by u.message_id\n",
         "with ordinality u (message_id, fence, result, ord)\n",
         "batch_order",
+        code="40P01",
     ),
     one(
         "dedup ignores content",
@@ -396,6 +454,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "set parked = null, abandoned = false,",
         "set parked = null,",
         "given_up",
+        code="23514",
     ),
     one(
         "redrive resets attempts",
@@ -403,6 +462,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "deferred_until = v_now, tries = 0\n",
         "deferred_until = v_now, tries = 0, attempts = 0\n",
         "redrive",
+        code="23514",
     ),
     one(
         "redrive resets the fence",
@@ -410,6 +470,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "deferred_until = v_now, tries = 0\n",
         "deferred_until = v_now, tries = 0, fence = 1\n",
         "redrive",
+        code="TX902",
     ),
     one(
         "outcome row missing",
@@ -432,6 +493,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if v_row.expired then\n            insert",
         "        if v_row.expired and v_parked is null then\n            insert",
         "one_end_each",
+        code="23514",
     ),
     one(
         "outcome row doubled",
@@ -601,6 +663,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if v_row.version > v_old.version then",
         "if true then",
         "snapshot_version",
+        code="TX902",
     ),
     one(
         "purge takes what isn't delivered",
@@ -641,12 +704,3 @@ MUTANTS: tuple[Mutant, ...] = (
         "isolation",
     ),
 )
-
-CANT_APPLY: dict[str, str] = {
-    "counters outside the transaction": (
-        "no counter of the SQL is outside of one: PostgreSQL has no autonomous transactions, and"
-        " the counters are columns of the rows they count; those of the workers are Python, and"
-        " tests/py/worker and tests/py/telemetry compare them with the rows"
-    ),
-}
-"""Entries of the list that no patch of the SQL can express, and why."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tests.py.mutants.kills import KILLS, Rig
+from tests.py.mutants.kills import KILLS, Rig, WrongCodeError
 from tests.support.criteria import ROOT
 from trex_client.migrate import load_release
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 SQL = ROOT / "sql"
 REPORT = ROOT / "docs" / "proof" / "mutants.md"
-
-BROKEN = ("42", "XX", "08", "57P")
-"""Classes of SQLSTATE that mean a broken mutant, not a found one; 42501 is a refusal."""
 
 
 class PatchError(AssertionError):
@@ -79,20 +76,24 @@ def run_files(database: Database, texts: Iterable[str]) -> None:
                 raise PatchError(f"a mutated file doesn't run: {error}") from None
 
 
-def find(database: Database, name: str) -> Death | None:
-    """Run one kill; None when it passes."""
+def find(database: Database, name: str, codes: tuple[str, ...] = ()) -> Death | None:
+    """Run one kill; None when it passes. An SQLSTATE is a verdict only when it is one of `codes`:
+    any other may come from an accident of the patch."""
     kill: Callable[[Rig], None] = KILLS[name]
     rig = Rig(database, database.connect())
     try:
         kill(rig)
+    except WrongCodeError as error:
+        code, how = error.code, str(error)
     except AssertionError as error:
         return Death(name, (str(error).splitlines() or ["an assertion failed"])[0])
     except psycopg.Error as error:
-        code = error.sqlstate or ""
-        if code.startswith(BROKEN) and code != "42501":
-            raise PatchError(f"{name} met a broken mutant: {error}") from None
-        return Death(name, f"SQLSTATE {code}")
-    return None
+        code, how = error.sqlstate or "", f"SQLSTATE {error.sqlstate}: {error}".splitlines()[0]
+    else:
+        return None
+    if code not in codes:
+        raise PatchError(f"{name}: {how}; what counts is {codes or 'no SQLSTATE'}")
+    return Death(name, how)
 
 
 def kill(server: Server, template: str, mutant: Mutant) -> Death | None:
@@ -100,7 +101,7 @@ def kill(server: Server, template: str, mutant: Mutant) -> Death | None:
     database = build(server, template, mutant)
     try:
         for name in mutant.kills:
-            if death := find(database, name):
+            if death := find(database, name, mutant.codes):
                 return death
         return None
     finally:
