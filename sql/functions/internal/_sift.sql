@@ -21,6 +21,8 @@ declare
     v_settled record;
     v_parked text;
     v_uncertain boolean;
+    v_leased bigint;
+    v_ended bigint;
 begin
     claimable := '{}';
     left_alone := '{}';
@@ -123,15 +125,30 @@ begin
                 where d.instance_key || '' = v_key and d.box = v_row.box
                     and d.ordering_key = v_row.ordering_key and d.message_id < v_row.message_id
                     and (d.parked is null or (p_instance.on_parked = 'block' and not d.abandoned))
-            ) or (v_row.attempts > 0 and exists (
-                select 1
+            ) then
+                left_alone := left_alone || v_row.message_id;
+                continue;
+            end if;
+            if v_row.attempts > 0 then
+                -- A lease that ended is locked: a heartbeat not yet committed may have kept it alive.
+                select count(*) into v_leased
                 from trex.delivery d
                 where d.instance_key || '' = v_key and d.box = v_row.box
                     and d.ordering_key = v_row.ordering_key and d.message_id <> v_row.message_id
-                    and d.lease_until > p_now
-            )) then
-                left_alone := left_alone || v_row.message_id;
-                continue;
+                    and d.lease_until is not null;
+                if v_leased > 0 then
+                    perform 1
+                    from trex.delivery d
+                    where d.instance_key || '' = v_key and d.box = v_row.box
+                        and d.ordering_key = v_row.ordering_key and d.message_id <> v_row.message_id
+                        and d.lease_until <= p_now
+                    for no key update skip locked;
+                    get diagnostics v_ended = row_count;
+                    if v_ended < v_leased then
+                        left_alone := left_alone || v_row.message_id;
+                        continue;
+                    end if;
+                end if;
             end if;
         end if;
         claimable := claimable || v_row.message_id;

@@ -66,8 +66,10 @@ begin
         v_ids := v_ids || trex._live_siblings(p_instance_key, v_lapsed);
     end if;
     perform trex._lock_rows(p_instance_key, v_ids);
-    -- After the locks: no lease is over before its holder hears of it.
-    v_until := trex._now() + v_lease;
+    -- After the locks: no lease is over before its holder hears of it, and none that ended meanwhile
+    -- passes for a running one.
+    v_now := trex._now();
+    v_until := v_now + v_lease;
 
     for v_ord in 1..cardinality(p_message_ids)
     loop

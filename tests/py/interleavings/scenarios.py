@@ -862,17 +862,30 @@ def returns_scenario(
     )
 
 
-def lapsed_setup(run: Run) -> None:
-    """The second's lease is over, and the first is due again."""
+def parked_and_leased(run: Run) -> None:
     redrive_setup(run)
     hold_all(run)
+
+
+def back_and_leased(run: Run) -> None:
+    """The first is due again, and the second leased."""
+    parked_and_leased(run)
     run.sql("select status from trex.redrive(%s, %s, 'me', 'why')", run.key, [run.memo["m1"]])
+
+
+def lapsed_setup(run: Run) -> None:
+    back_and_leased(run)
     run.clock_forward(31)
 
 
-def extend(*names: str) -> Maker:
+def parked_and_lapsed(run: Run) -> None:
+    parked_and_leased(run)
+    run.clock_forward(31)
+
+
+def extend(*names: str, lease: str = "30 s") -> Maker:
     return do(
-        "select to_jsonb(e) from trex.extend(%s, %s, %s) e",
+        f"select to_jsonb(e) from trex.extend(%s, %s, %s, '{lease}') e",
         lambda run: [run.memo[name] for name in names],
         lambda run: [run.memo["fences"][run.memo[name]] for name in names],
         begin=True,
@@ -892,6 +905,32 @@ RETURNS = (
         {"recorded": 100},
     ),
     returns_scenario("extend", extend("m2"), lapsed_setup, {"extended": 20, "claim_lost": 20}),
+    # The heartbeat was in time, and is committed after the lease's end.
+    Scenario(
+        "extend-lapses",
+        {
+            "a": [claim("a"), "commit"],
+            "b": [extend("m2", lease="60 s"), "commit"],
+            "t": [ADVANCE],
+        },
+        back_and_leased,
+        in_key_order,
+        {"claims": 5, "extended": 60, "claim_lost": 5, "drained": 200},
+        settings={"on_parked": "continue"},
+    ),
+    # The heartbeat waits for the redrive, and looked for others of its key before.
+    Scenario(
+        "extend-redrive",
+        {
+            "a": [claim("a"), "commit"],
+            "b": [extend("m2"), "commit"],
+            "c": [redrive(named("m1")), "commit"],
+        },
+        parked_and_lapsed,
+        in_key_order,
+        {"claims": 20, "extended": 30, "redriven": 100, "lock waits": 20, "drained": 200},
+        settings={"on_parked": "continue"},
+    ),
 )
 
 

@@ -637,8 +637,8 @@ MUTANTS: tuple[Mutant, ...] = (
     one(
         "ordering ignores a leased later row",
         SIFT,
-        ") or (v_row.attempts > 0 and exists (",
-        ") or (false and exists (",
+        "                if v_leased > 0 then\n",
+        "                if false then\n",
         "ordering",
     ),
     Mutant(
