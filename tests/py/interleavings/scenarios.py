@@ -878,6 +878,21 @@ def lapsed_setup(run: Run) -> None:
     run.clock_forward(31)
 
 
+def both_lapsed(run: Run) -> None:
+    """Two of the key were claimed one after the other, and both leases are over."""
+    lapsed_setup(run)
+    (taken,) = run.claim()
+    assert taken["message_id"] == run.memo["m1"]
+    run.memo["fences"][taken["message_id"]] = taken["fence"]
+    run.clock_forward(31)
+
+
+def one_revived(run: Run) -> None:
+    in_key_order(run)
+    told = [row["status"] for session in "ab" for row in run.got(session, 0)]
+    assert told.count("extended") <= 1
+
+
 def parked_and_lapsed(run: Run) -> None:
     parked_and_leased(run)
     run.clock_forward(31)
@@ -905,6 +920,14 @@ RETURNS = (
         {"recorded": 100},
     ),
     returns_scenario("extend", extend("m2"), lapsed_setup, {"extended": 20, "claim_lost": 20}),
+    Scenario(
+        "two-heartbeats",
+        {"a": [extend("m1"), "commit"], "b": [extend("m2"), "commit"], "c": [claim("c"), "commit"]},
+        both_lapsed,
+        one_revived,
+        {"extended": 40, "claim_lost": 60, "lock waits": 20, "drained": 200},
+        settings={"on_parked": "continue"},
+    ),
     # The heartbeat was in time, and is committed after the lease's end.
     Scenario(
         "extend-lapses",
