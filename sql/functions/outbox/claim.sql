@@ -123,6 +123,6 @@ Arguments:
 Returns: one row per claim, due ones first, oldest first within each; none when there is nothing to
   claim or the instance is paused
 Errors: TX400; TX501 unless READ COMMITTED and first in its transaction; TX503; TX403
-Locks: delivery rows (skip locked), an earlier row of an ordering key (skip locked), epoch after a
-  restart
+Locks: delivery rows (skip locked), an earlier row of an ordering key (skip locked), for a row that
+  came back the ended leases of its key (skip locked), epoch after a restart
 Idempotent: no. Use a fence only after this transaction''s commit was acknowledged';
