@@ -1,0 +1,344 @@
+"""A worker whose database answers late, on a clock of its own: what it may count on is what the
+database has committed, from the moment at which it was asked, and not from the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import selectors
+import socket
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.rig import KEY, TOPIC, FakeSink
+from trex_client.memory import Clock, MemoryClient, MemoryDatabase
+from trex_client.model import Extended, Report
+from trex_client.telemetry import Telemetry
+from trex_client.worker import AdapterProcessor, Exit, Plan, Runtime, Worker, WorkerSettings
+from trex_client.worker.link import Session
+from trex_client.worker.plans import Once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+pytestmark = pytest.mark.criterion("ac-0046")
+LEASE = 10.0
+START = datetime(2030, 1, 1, tzinfo=UTC)
+NEVER = 10_000.0
+
+
+class _NoWait(selectors.DefaultSelector):
+    """Where others would wait, time passes."""
+
+    passed = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        found = super().select(0)
+        if not found:
+            assert timeout is not None, "everything waits for nothing"
+            self.passed += max(0.0, timeout)
+        return found
+
+
+class FakeTime(asyncio.SelectorEventLoop):
+    """An event loop with a clock that moves when all tasks wait, and only then."""
+
+    def __init__(self) -> None:
+        self._passing = _NoWait()
+        super().__init__(self._passing)
+
+    def time(self) -> float:
+        return self._passing.passed
+
+
+@dataclass
+class Database:
+    """An in-memory model on the loop's clock. Calls are done at once; `takes` says how many seconds
+    the answer to the n-th call of a name is on its way."""
+
+    takes: Callable[[str, int], float] = lambda name, number: 0.0
+    calls: list[tuple[float, str, tuple[Any, ...]]] = field(default_factory=list)
+    under_way: list[set[int]] = field(default_factory=list)
+    on_listen: Callable[[], object] = lambda: None
+    answers: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(START)
+        self.db = MemoryDatabase(self.clock)
+        self.client = MemoryClient(self.db, KEY)
+        self.client.register_instance(actor="t", reason="t", lease_default=timedelta(seconds=LEASE))
+        self.client.bind("app", actor="t", reason="t")
+
+    def at(self) -> float:
+        now = asyncio.get_running_loop().time()
+        self.clock.advance(START + timedelta(seconds=now) - self.clock())
+        return now
+
+    def times(self, name: str) -> list[float]:
+        return [at for at, called, _ in self.calls if called == name]
+
+    def enqueue(self, number: int) -> list[int]:
+        return [
+            self.client.enqueue(TOPIC, f"k{n}", payload_json="{}").message_id for n in range(number)
+        ]
+
+    def lease_until(self, message_id: int) -> float:
+        row = self.db.delivery[KEY, message_id]
+        assert row.lease_until is not None
+        return (row.lease_until - START).total_seconds()
+
+    async def _extend(self, ids: list[int], fences: list[int], **rest: Any) -> list[Extended]:
+        self.under_way.append(set(ids))
+        answer = self.client.extend(ids, fences, **rest)
+        await asyncio.sleep(self.takes("extend", len(self.times("extend"))))
+        self.under_way.remove(set(ids))
+        return [
+            Extended(row.message_id, row.fence, self.answers[row.message_id], None)  # type: ignore[arg-type]
+            if row.message_id in self.answers
+            else row
+            for row in answer
+        ]
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **rest: Any) -> Any:
+            self.calls.append((self.at(), name, args))
+            if name == "extend":
+                return await self._extend(*args, **rest)
+            answer = getattr(self.client, name)(*args, **rest)
+            await asyncio.sleep(self.takes(name, len(self.times(name))))
+            return answer
+
+        return call
+
+    async def connect(self) -> Session:
+        ours, theirs = socket.socketpair()
+
+        async def execute(query: Any) -> None:
+            del query
+            self.at()
+            await asyncio.sleep(self.takes("LISTEN", 1))
+            self.on_listen()
+
+        async def close() -> None:
+            ours.close()
+            theirs.close()
+
+        conn = SimpleNamespace(
+            fileno=ours.fileno, execute=execute, close=close,
+            pgconn=SimpleNamespace(finish=ours.close),
+        )  # fmt: skip
+        return Session(conn, self)  # type: ignore[arg-type]
+
+
+class Sink(FakeSink):
+    """Calls take as long as `lasts` says, by message; nothing may come without a lease."""
+
+    def __init__(self, database: Database, lasts: dict[int, float]) -> None:
+        super().__init__()
+        self.database = database
+        self.lasts = lasts
+        self.sent: dict[int, float] = {}
+
+    async def deliver(self, claim: Any, context: Any) -> Any:
+        await context.sending()
+        now = self.database.at()
+        assert now < self.database.lease_until(claim.message_id), "sent without a lease"
+        self.sent[claim.message_id] = now
+        await asyncio.sleep(self.lasts.get(claim.message_id, 0.1))
+        return self._answer("ok", claim, context)
+
+
+def worker_on(
+    database: Database, sink: FakeSink, *, plan: Plan | None = None, processor: Any = None,
+    **settings: Any,
+) -> Worker:  # fmt: skip
+    loop = asyncio.get_running_loop()
+    telemetry = Telemetry(KEY, topics=[TOPIC], stream=io.StringIO())
+    runtime = Runtime(monotonic=loop.time, wall=loop.time, random=lambda: 0.5)
+    values = {
+        "lease": timedelta(seconds=LEASE), "stats": 0.0, "concurrency": 1, "listen": False,
+        "call_timeout": NEVER, **settings,
+    }  # fmt: skip
+    worker = Worker(
+        WorkerSettings(**values), connect=database.connect, telemetry=telemetry, runtime=runtime,
+        processor=processor or AdapterProcessor(KEY, sink, telemetry, runtime),
+        plan=plan or Once(),
+    )  # fmt: skip
+    # All messages in the first claim, whatever there is room for.
+    worker._room = lambda: 0 if worker.draining or worker._held else 10  # type: ignore[method-assign]
+    return worker
+
+
+def on_fake_time(test: Coroutine[Any, Any, Any]) -> None:
+    with asyncio.Runner(loop_factory=FakeTime) as runner:
+        runner.run(test)
+
+
+async def _until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(600):
+        while not condition():
+            await asyncio.sleep(0.1)
+
+
+def test_a_lease_counts_from_the_question() -> None:
+    """The claim's answer takes most of the lease, and no extension is ever answered or done."""
+
+    async def play() -> None:
+        database = Database(lambda name, n: {"exchange": 0.8 * LEASE}.get(name, 0.0))
+        first, second = database.enqueue(2)
+        sink = Sink(database, {first: 3.0})
+        worker = worker_on(database, sink)
+
+        async def hang(*_: Any, **__: Any) -> None:
+            await asyncio.sleep(NEVER)
+
+        database._extend = hang  # type: ignore[assignment, method-assign]
+        running = asyncio.create_task(worker.run())
+        await _until(lambda: worker.counts["released"] or second in sink.sent)
+        worker.stop()
+        await running
+        assert worker.counts["released"] >= 1
+        # In time, and after the lease: by the answer's clock both would have been.
+        assert sink.sent[first] == pytest.approx(0.8 * LEASE)
+
+    on_fake_time(play())
+
+
+def test_an_extension_counts_from_the_question() -> None:
+    """The first extension's answer takes most of the lease; the second is never done."""
+
+    async def play() -> None:
+        database = Database(lambda name, n: 0.8 * LEASE if name == "extend" else 0.0)
+        first, second = database.enqueue(2)
+        extend = database._extend
+
+        async def once(*args: Any, **rest: Any) -> Any:
+            if len(database.times("extend")) > 1:
+                await asyncio.sleep(NEVER)
+            return await extend(*args, **rest)
+
+        database._extend = once  # type: ignore[method-assign]
+        sink = Sink(database, {first: 1.6 * LEASE})
+        worker = worker_on(database, sink)
+        running = asyncio.create_task(worker.run())
+        await _until(lambda: worker.counts["released"] or second in sink.sent)
+        worker.stop()
+        await running
+        assert worker.counts["released"] == 1
+        asked = database.times("extend")[0]
+        assert asked < 0.6 * LEASE
+        # It was answered before the first call ended, and counted from its question.
+        assert asked + 0.8 * LEASE < 1.6 * LEASE < asked + 1.8 * LEASE
+
+    on_fake_time(play())
+
+
+def test_slow_extensions_keep_what_they_can() -> None:
+    """A claim that every extension reaches in time is never given up, however slow the answers."""
+
+    async def play() -> None:
+        database = Database(lambda name, n: 0.3 * LEASE if name == "extend" else 0.0)
+        first, second = database.enqueue(2)
+        sink = Sink(database, {first: 5 * LEASE})
+        worker = worker_on(database, sink)
+        assert await worker.run() is Exit.OK
+        assert worker.counts["delivered"] == 2
+        assert sink.sent[second] >= 5 * LEASE
+        assert worker.counts["released"] == worker.counts["claim_lost"] == 0
+
+    on_fake_time(play())
+
+
+@pytest.mark.parametrize(("answer", "lost"), [("claim_lost", True), ("ended_otherwise", False)])
+def test_what_an_extension_says_of_a_claim(answer: str, lost: bool) -> None:
+    """A lost claim that waits isn't sent, although the lease that was promised isn't over; one that
+    was ended by its own processor isn't lost."""
+
+    async def play() -> None:
+        database = Database()
+        first, second = database.enqueue(2)
+        database.answers[second] = answer
+        sink = Sink(database, {first: 0.7 * LEASE})
+        worker = worker_on(database, sink)
+        running = asyncio.create_task(worker.run())
+        await _until(lambda: database.times("extend"))
+        assert worker._held[second, database.db.delivery[KEY, second].fence].lost is lost
+        await _until(lambda: first not in {one for one, _ in worker._held})
+        await _until(lambda: worker.counts["claim_lost"] or second in sink.sent)
+        worker.stop()
+        await running
+        assert (second in sink.sent) is not lost
+        assert worker.counts["claim_lost"] == lost
+
+    on_fake_time(play())
+
+
+def test_will_hold_waits_for_the_extension_under_way() -> None:
+    """Its call would wait for the row's lock, which is taken next."""
+
+    async def play() -> None:
+        database = Database(lambda name, n: 2.0 if name == "extend" else 0.0)
+        (only,) = database.enqueue(1)
+        seen: list[list[set[int]]] = []
+
+        class Holding:
+            async def process(self, held: Any, desk: Any) -> Report:
+                await _until(lambda: database.under_way)
+                await desk.will_hold(held)
+                seen.append(list(database.under_way))
+                asked = len(database.times("extend"))
+                await asyncio.sleep(LEASE)
+                assert len(database.times("extend")) == asked
+                return Report(only, held.claim.fence, "completed")
+
+            async def close(self) -> None:
+                pass
+
+        worker = worker_on(database, FakeSink(), processor=Holding())
+        assert await worker.run() is Exit.OK
+        assert seen == [[]]
+        assert worker.counts["delivered"] == 1
+
+    on_fake_time(play())
+
+
+def test_what_was_committed_just_before_listen_is_found() -> None:
+    """After the last claim that found nothing, before LISTEN: nobody notifies of it."""
+
+    async def play() -> None:
+        database = Database(lambda name, n: 5.0 if name == "LISTEN" else 0.0)
+        database.on_listen = lambda: database.enqueue(1)
+        sink = Sink(database, {})
+        worker = worker_on(database, sink, plan=Plan(), listen=True, poll=30.0)
+        running = asyncio.create_task(worker.run())
+        await _until(lambda: sink.sent)
+        (sent,) = sink.sent.values()
+        assert sent == pytest.approx(5.0, abs=0.5)
+        worker.stop()
+        assert await running is Exit.OK
+
+    on_fake_time(play())
+
+
+def test_an_idle_worker_stays_listed_as_a_listener() -> None:
+    """It is notified only while its row of the table of listeners is valid."""
+
+    async def play() -> None:
+        database = Database()
+        worker = worker_on(database, Sink(database, {}), plan=Plan(), listen=True, poll=30.0)
+        running = asyncio.create_task(worker.run())
+        await _until(lambda: database.times("listen"))
+        (key,) = database.db.listener
+        for _ in range(300):
+            await asyncio.sleep(1.0)
+            database.at()
+            assert database.db.listener[key].until > database.clock()
+        assert 5 <= len(database.times("listen")) <= 12
+        worker.stop()
+        assert await running is Exit.OK
+
+    on_fake_time(play())
