@@ -75,7 +75,7 @@ class Account:
     state: tuple[Any, ...] = ()
     tries: int = 0
     delivered: bool = False
-    parked_now: str | None = None
+    abandoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,6 @@ class Checker:
         # What this step may have caused, by message.
         self.decided: set[Key] = set()
         self.cleared: set[Key] = set()
-        self.lowered: set[str] = set()
 
     # calls and their answers
 
@@ -229,6 +228,9 @@ class Checker:
             ):
                 yield other
 
+    def _is_abandoned(self, row: DeliveryRow) -> bool:
+        return self.accounts[row.instance_key, row.message_id].abandoned
+
     def _check_lane(self, row: DeliveryRow, instance: InstanceRow, now: datetime) -> None:
         """I20: one of an ordering key in flight, in the order of enqueueing."""
         for other in self._lane(row):
@@ -239,7 +241,7 @@ class Checker:
             if other.message_id < row.message_id:
                 require(
                     other.parked is not None
-                    and (other.abandoned or instance.on_parked == "continue"),
+                    and (self._is_abandoned(other) or instance.on_parked == "continue"),
                     "I20", "overtook an earlier one of its key", row.message_id, other.message_id,
                 )  # fmt: skip
         self.counts["ordered claims"] += 1
@@ -250,7 +252,8 @@ class Checker:
             or (
                 other.message_id < row.message_id
                 and (
-                    other.parked is None or (instance.on_parked == "block" and not other.abandoned)
+                    other.parked is None
+                    or (instance.on_parked == "block" and not self._is_abandoned(other))
                 )
             )
             for other in self._lane(row)
@@ -291,15 +294,22 @@ class Checker:
         return "already_recorded" if end == result else "ended_otherwise"
 
     def decide(
-        self, instance: str, message_id: int, *, afresh: bool = True, evidence: bool = False
+        self,
+        instance: str,
+        message_id: int,
+        *,
+        afresh: bool = True,
+        evidence: bool = False,
+        abandoned: bool = False,
     ) -> None:
         """An operator's redrive or resolve was done, or the provider sent an event again. `afresh`:
-        the allowance begins anew. `evidence`: of what the ledger has."""
+        the allowance begins anew. `evidence`: of what the ledger has. `abandoned`: given up."""
         key = (instance, message_id)
         self.decided.add(key)
         if evidence:
             self.cleared.add(key)
         self.accounts[key].decisions += 1
+        self.accounts[key].abandoned = abandoned
         if afresh:
             self.accounts[key].tries = 0
 
@@ -353,6 +363,8 @@ class Checker:
         account.state = (0, 0, 0, None, None, row.uncertain, row.deferred_until, *reversed(key))
         self.live[key] = row
         require(row.fence == 0 and row.attempts == 0, "I4", "new, and claimed before", *key)
+        known = self.keys.get((key[0], message.box, message.idempotency_key))
+        require(known is not None and known[0] == key[1], "I3", "nobody enqueued it", *key)
         return account
 
     def _appended(self, sizes: tuple[int, ...]) -> dict[Key, list[OutcomeRow]]:
@@ -429,6 +441,7 @@ class Checker:
                 require(parked == ended, "I22", "parked otherwise than its last end", *key)
         if parked is not None and old_parked is None:
             self.counts[f"parked {parked}"] += 1
+        require(row.abandoned == account.abandoned, "I22", "given up, or not", *key)
         if old_uncertain and not uncertain:
             require(key in self.cleared, "I14", "no longer uncertain, without an answer", *key)
             self.counts["cleared"] += 1

@@ -7,14 +7,17 @@ plays it again.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.py.simulation.bugs import BUGS
+from tests.py.simulation.bugs import BUGS, EXPECTED, WITHIN_REACH
 from tests.support.counts import emit, scale
-from trex_client.simulate import Policy, Settings, plan, play, play_many, run, shrink
+from trex_client.simulate import Broken, Policy, Settings, World, plan, play, play_many, run, shrink
+from trex_client.simulate.checks import Account
 from trex_client.simulate.runner import _in_loop, follow
 
+ROOT = Path(__file__).resolve().parents[3]
 HISTORIES = scale("SIMULATE_HISTORIES", 6000)
 SEED = scale("SIMULATE_SEED", 20300101)
 JOBS = scale("SIMULATE_JOBS", 1)
@@ -49,6 +52,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     try:
         found = run(Settings(histories=4000, seed=1, jobs=1))
         assert found.failure is not None
+        assert found.failure.invariant == EXPECTED[name], found.failure.text
         if name == "no fence check":
             shortest = shrink(Settings(), found.failure)
             assert len(shortest.steps) < 12
@@ -88,3 +92,30 @@ def test_a_run_that_saw_too_little_says_so() -> None:
     assert not outcome.missing()
     outcome.counts["claim_lost"] = 0
     assert "claim_lost" in outcome.missing()
+
+
+def test_every_planted_bug_has_its_invariant_and_the_page_their_number() -> None:
+    assert set(EXPECTED) == set(BUGS)
+    page = " ".join((ROOT / "docs/proof.md").read_text(encoding="utf-8").split())
+    assert f"finds {len(BUGS)} of {len(BUGS)} bugs planted in the model" in page
+    assert f"the search {len(WITHIN_REACH)} of the {len(WITHIN_REACH)} that its" in page
+
+
+def test_only_a_message_leased_at_a_clock_jump_may_have_two_effects() -> None:
+    world = World(0, Policy())
+    assert world.skewed
+    side = world.sides[0]
+    leased, ready = (side.client.enqueue("pay", key, payload_json="{}").message_id for key in "ab")
+    side.client.claim("w", 1)
+    forward = 15 * 3
+    assert world._do_tick(forward) == "database's clock +12.0 s"
+    assert world.cut_short == {(side.key, leased)}
+    side.sink.dedups = False
+    world.check.accounts.update(
+        {(side.key, number): Account("lookup", "outbox") for number in (leased, ready)}
+    )
+    side.sink.effects.update(a=2, b=2)
+    world._check_sink(side, leased, "a")
+    assert world.counts["two effects after a clock jump"] == 1
+    with pytest.raises(Broken, match="I14: two effects for one key"):
+        world._check_sink(side, ready, "b")

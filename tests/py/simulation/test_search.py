@@ -7,24 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.py.simulation.bugs import BUGS
+from tests.py.simulation.bugs import BUGS, WITHIN_REACH
 from tests.support.counts import emit, scale
 from trex_client.simulate.search import MODELS, Model, search
 
 DEPTH = scale("SEARCH_DEPTH", 8)
 STATES = scale("SEARCH_STATES", 1_000_000)
 
-# Of the planted bugs those that these models have the steps for, and which model.
-WITHIN_REACH = {
-    "no fence check": 0,
-    "an ended lease is certain": 0,
-    "retry keeps the lease": 0,
-    "fence is a counter of the row": 0,
-    "an ended lease leaves no outcome": 0,
-    "parked row claimable": 1,
-    "mark_sent stores nothing": 1,
-    "ordering ignored": 2,
-}
 SMALL = (
     Model("lookup", ("lookup", "idempotent"), workers=2, crashes=0, decisions=0),
     Model("send-once", ("at_most_once", "idempotent"), workers=2, crashes=0),
