@@ -55,6 +55,10 @@ class Broken(Exception):  # noqa: N818
         self.invariant = invariant
         self.world: World | None = None
 
+    def add(self, text: str) -> None:
+        """Say more of it."""
+        self.args = (f"{self}; {text}",)
+
 
 def require(ok: bool, invariant: str, text: str, *values: object) -> None:
     """Raise `Broken` unless `ok`."""

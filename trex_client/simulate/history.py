@@ -8,6 +8,7 @@ rest on.
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -21,8 +22,17 @@ from trex_client.errors import ClaimLost, EndedOtherwise, KeyReused, TrexError
 from trex_client.memory import INFINITY, Clock, MemoryClient, MemoryDatabase
 from trex_client.model import Recorded, Report
 from trex_client.simulate.checks import PARKED, Broken, Checker, require
-from trex_client.simulate.sinks import IN_FLIGHT, Answer, Kind, Policy, Request, SimSink, Wait
-from trex_client.telemetry import Telemetry
+from trex_client.simulate.sinks import (
+    IN_FLIGHT,
+    Answer,
+    Kind,
+    Policy,
+    Request,
+    SimSink,
+    Wait,
+    place_of,
+)
+from trex_client.telemetry import Event, Telemetry
 from trex_client.worker import Held, Processor, Runtime
 
 if TYPE_CHECKING:
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
 
     from trex_client.adapters.base import Adapter
     from trex_client.model import Claim, EffectPolicy, OnConflict
+    from trex_client.telemetry import Level
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=10)
@@ -137,9 +148,24 @@ class _Nowhere:
         pass
 
 
+class _Listening(Telemetry):
+    """Notes what adapters did that they must not: nobody else is told what was raised."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, level="error", stream=_Nowhere())  # type: ignore[arg-type]
+        self.faults: Counter[str] = Counter()
+
+    def event(self, event: Event, level: Level = "info", **fields: Any) -> None:
+        super().event(event, level, **fields)
+        if event is Event.ADAPTER_FAILED:
+            error = sys.exc_info()[1]
+            told = f"raised {type(error).__name__} at {place_of(error)}" if error else ""
+            self.faults[told or "answered with what is no result"] += 1
+
+
 @lru_cache(maxsize=8)
-def _telemetry(key: str) -> Telemetry:
-    return Telemetry(key, level="error", stream=_Nowhere())  # type: ignore[arg-type]
+def _telemetry(key: str) -> _Listening:
+    return _Listening(key)
 
 
 @lru_cache(maxsize=4096)
@@ -180,6 +206,8 @@ class World:
             setting //= len(kinds)
             sink = policy.sink(kind)
             adapter = policy.adapter(sink)
+            telemetry = _telemetry(key)
+            telemetry.faults.clear()
             client = MemoryClient(self.db, key)
             client.register_instance(
                 **_WHO, max_attempts=2 + setting % 3, lease_default=LEASE,
@@ -190,7 +218,7 @@ class World:
             client.bind("app", **_WHO)
             side = Side(
                 key, client, sink, adapter,
-                policy.processor(key, adapter, _telemetry(key), self._runtime),
+                policy.processor(key, adapter, telemetry, self._runtime),
             )  # fmt: skip
             side.hands = [Hand(f"{key}{number}", side) for number in range(2)]
             self.sides.append(side)
@@ -198,6 +226,10 @@ class World:
         self._steps: dict[str, Callable[[int], str | None]] = {
             name: getattr(self, f"_do_{name}") for name in _SHARES
         }
+
+    def faults(self) -> Counter[str]:
+        """What the adapters did that an adapter must not, so far."""
+        return sum((_telemetry(side.key).faults for side in self.sides), Counter())
 
     # play
 

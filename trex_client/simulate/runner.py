@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import threading
 import time
-import traceback
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
-from multiprocessing import get_context
-from pathlib import Path
+from multiprocessing import get_context, parent_process
 from typing import TYPE_CHECKING, Any
 
 from trex_client.simulate.checks import Broken
 from trex_client.simulate.history import Plan, World, plan
-from trex_client.simulate.sinks import Policy, load_policy
+from trex_client.simulate.sinks import Policy, load_policy, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +37,8 @@ LEAST: dict[str, float] = {
 }  # fmt: skip
 """What a hundred histories of fifty steps must have seen at least: half of what they do see. A run
 that saw less has proved less than it says."""
+LEAST_STEPS = 5000
+"""A run of fewer steps proves nothing, whatever it saw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,16 @@ class Outcome:
 
     def missing(self) -> dict[str, tuple[int, float]]:
         """Counters that are lower than so many histories must make them."""
-        scale = self.steps / 5000
-        return {
+        scale = self.steps / LEAST_STEPS
+        return self.missing_steps() | {
             name: (self.counts[name], least * scale)
             for name, least in LEAST.items()
             if self.counts[name] < int(least * scale)
         }
+
+    def missing_steps(self) -> dict[str, tuple[int, float]]:
+        """The same for the number of steps alone: with a policy of one's own much never happens."""
+        return {"steps": (self.steps, LEAST_STEPS)} if self.steps < LEAST_STEPS else {}
 
 
 def play(history: Plan, policy: Policy, *, trace: bool = False) -> World:
@@ -107,22 +112,29 @@ def play(history: Plan, policy: Policy, *, trace: bool = False) -> World:
     Raises:
         Broken: an invariant doesn't hold; `world` is the attribute that holds the trace.
     """
-    world = World(history.setting, policy, trace=trace)
+    try:
+        world = World(history.setting, policy, trace=trace)
+    except Exception as error:
+        raise _unexpected(error) from error
     try:
         world.play(history.steps)
         world.drain()
     except Broken as broken:
         broken.world = world
+        for fault, times in world.faults().most_common(1):
+            broken.add(f"before that the adapter {fault}, {times} times")
         raise
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
-        unexpected = Broken("error", text)
+        unexpected = _unexpected(error)
         unexpected.world = world
         raise unexpected from error
     finally:
         world.close()
     return world
+
+
+def _unexpected(error: Exception) -> Broken:
+    return Broken("error", f"{type(error).__name__} at {place_of(error)}")
 
 
 def _in_loop(function: Callable[[], Any]) -> Any:
@@ -220,7 +232,8 @@ def shrink(
 
 
 def run(settings: Settings, progress: Callable[[Outcome], None] = lambda _: None) -> Outcome:
-    """Play all histories, up to the first failure.
+    """Play all histories, up to the first failure; with any number of jobs that is the one with
+    the lowest seed.
 
     Args:
         settings: what to run.
@@ -233,13 +246,26 @@ def run(settings: Settings, progress: Callable[[Outcome], None] = lambda _: None
         total.steps += part.steps
         total.cpu_seconds += part.cpu_seconds
         total.counts.update(part.counts)
-        total.failure = total.failure or part.failure
+        failures = [one for one in (total.failure, part.failure) if one is not None]
+        total.failure = min(failures, key=lambda one: one.seed, default=None)
         total.seconds = time.monotonic() - started
         progress(total)
-        if total.failure is not None:
-            break
     total.seconds = time.monotonic() - started
     return total
+
+
+def _begin_child() -> None:
+    # What is imported stays: no collection looks at it again.
+    gc.freeze()
+    parent = parent_process()
+
+    def watch() -> None:
+        """Nobody waits for the results of a parent that was killed."""
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _parts(settings: Settings, started: float) -> Iterator[Outcome]:
@@ -257,22 +283,30 @@ def _parts(settings: Settings, started: float) -> Iterator[Outcome]:
         for first, number in chunks:
             if over():
                 return
-            yield play_many(settings, first, number)
+            part = play_many(settings, first, number)
+            yield part
+            if part.failure is not None:
+                return
         return
-    # What is imported stays: no collection looks at it again.
-    with ProcessPoolExecutor(jobs, get_context("spawn"), gc.freeze) as pool:
-        pending: set[Future[Outcome]] = set()
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin_child) as pool:
+        pending: dict[Future[Outcome], int] = {}
+        lowest: int | None = None  # of the failures
         try:
             while True:
-                while len(pending) < 2 * jobs and not over():
+                while len(pending) < 2 * jobs and lowest is None and not over():
                     following = next(chunks, None)
                     if following is None:
                         break
-                    pending.add(pool.submit(play_many, settings, *following))
-                if not pending:
+                    pending[pool.submit(play_many, settings, *following)] = following[0]
+                # After a failure, only those that may have one with a lower seed.
+                wanted = [one for one, first in pending.items() if lowest is None or first < lowest]
+                if not wanted:
                     return
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for one in done:
-                    yield one.result()
+                for one in wait(wanted, return_when=FIRST_COMPLETED).done:
+                    del pending[one]
+                    part = one.result()
+                    if part.failure is not None:
+                        lowest = min(part.failure.seed, lowest or part.failure.seed)
+                    yield part
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

@@ -19,9 +19,17 @@ The promises that are checked follow what the adapter says of itself (`policy`, 
 from __future__ import annotations
 
 import importlib
+import inspect
+import io
+import re
+import sys
+import sysconfig
+import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trex_client.adapters.base import (
@@ -41,14 +49,14 @@ from trex_client.adapters.base import (
     Snapshot,
     Unknown,
 )
-from trex_client.worker import AdapterProcessor
+from trex_client.telemetry import Telemetry
+from trex_client.worker import AdapterProcessor, Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
     from trex_client.model import Claim, EffectPolicy
-    from trex_client.telemetry import Telemetry
-    from trex_client.worker import Processor, Runtime
+    from trex_client.worker import Processor
 
 IN_FLIGHT = 5.0
 """Seconds: a request that hasn't arrived after this time never will; the model ledger's promise."""
@@ -243,27 +251,138 @@ class Policy:
 
 
 class PolicyNotFound(Exception):  # noqa: N818
-    """`module:object` names nothing that can be simulated."""
+    """`module:object` names nothing that can be simulated; the text says why, and what to do."""
+
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_NEEDED = ("deliver", "lookup", "policy", "can_lookup", "in_flight", "announces_sending")
+_OURS = str(Path(__file__).resolve().parents[1])
+_PYTHONS = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 
 
 def load_policy(name: str | None) -> Policy:
     """Return the policy that `module:object` names: a `Policy`, or a class or function that makes
-    one.
+    one. Modules in the current directory are found too.
 
     Raises:
-        PolicyNotFound: no such module or object, or it isn't one.
+        PolicyNotFound: no such module or object, it fails, or it isn't one. An error of the module
+            is named by its type and place; its text isn't shown.
     """
     if name is None:
         return Policy()
-    module, _, attribute = name.partition(":")
-    try:
-        found: object = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError):
-        raise PolicyNotFound("no such module or object") from None
+    module_name, _, attribute = name.partition(":")
+    if not (_NAME.fullmatch(module_name) and _NAME.fullmatch(attribute)):
+        raise PolicyNotFound("name it as module:object, such as myservice.sim:Policy")
+    found: object = _load_module(module_name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise PolicyNotFound(
+                f"{module_name} has no {attribute}: name a Policy, or a class or function that"
+                " makes one, that is defined there"
+            )
+        found = getattr(found, part)
+    named = found
     if callable(found) and not isinstance(found, Policy):
-        found = found()
+        with _told(f"{attribute}() fails", "it must be made without arguments", named):
+            found = found()
     if not isinstance(found, Policy):
-        raise PolicyNotFound("the object isn't a trex_client.simulate.Policy")
+        raise PolicyNotFound(
+            f"{name} isn't a trex_client.simulate.Policy: name a subclass of it, or a function"
+            " that makes one"
+        )
+    _check_policy(found)
     return found
+
+
+def _load_module(name: str) -> object:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+        importlib.invalidate_caches()
+    try:
+        with _told(f"{name} fails on import", f"python -c 'import {name}' shows the whole error"):
+            return importlib.import_module(name)
+    except _Missing as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise PolicyNotFound(
+                f"there is no module {name}: check its name; it must be in the current directory,"
+                " in PYTHONPATH, or installed with trex"
+            ) from None
+        raise
+
+
+def _check_policy(policy: Policy) -> None:
+    """Make one of everything, so that what can't be made is said before anything is played."""
+    whose = type(policy)
+    kinds: object = policy.kinds
+    if not (isinstance(kinds, tuple | list) and kinds and all(one in KINDS for one in kinds)):
+        raise PolicyNotFound(
+            f"kinds{_defined(whose)} must be some of {', '.join(KINDS)}, and at least one"
+        )
+    telemetry = Telemetry("policy", level="error", stream=io.StringIO())
+    for kind in policy.kinds:
+        with _told("sink() fails", "it must return a SimSink", whose.sink):
+            sink = policy.sink(kind)
+        if not isinstance(sink, SimSink):
+            raise PolicyNotFound(f"sink(){_defined(whose.sink)} must return a SimSink")
+        with _told("adapter() fails", "it must return an adapter", whose.adapter):
+            adapter = policy.adapter(sink)
+        lacks = [one for one in _NEEDED if not hasattr(adapter, one)]
+        if lacks:
+            raise PolicyNotFound(
+                f"adapter(){_defined(whose.adapter)} must return an adapter; what it returns"
+                f" lacks {', '.join(lacks)}: see trex_client.adapters.BaseAdapter"
+            )
+        with _told("processor() fails", "it must return a processor", whose.processor):
+            processor = policy.processor("policy", adapter, telemetry, Runtime())
+        if not hasattr(processor, "process"):
+            raise PolicyNotFound(f"processor(){_defined(whose.processor)} must return a processor")
+
+
+class _Missing(PolicyNotFound):
+    """An import failed because there is no module `name`."""
+
+    name: str | None = None
+
+
+@contextmanager
+def _told(what: str, advice: str, code: object = None) -> Iterator[None]:
+    """Turn an error of somebody's code into one that says its type and place, never its text."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        at = place_of(error, theirs=True)
+        place = f" at {at}" if at else _defined(code)
+        kind = _Missing if isinstance(error, ModuleNotFoundError) else PolicyNotFound
+        told = kind(f"{what}: {type(error).__name__}{place}; {advice}")
+        if isinstance(told, _Missing) and isinstance(error, ModuleNotFoundError):
+            told.name = error.name
+        raise told from None
+
+
+def place_of(error: BaseException, *, theirs: bool = False) -> str:
+    """File and line where it was raised, in a user's code if it passed through any. `theirs`: '' if
+    it didn't."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_short(error.filename)}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    others = [one for one in frames if not one.filename.startswith((_OURS, "<frozen"))]
+    own = [one for one in others if not one.filename.startswith(_PYTHONS)]
+    for found in (own, others, [] if theirs else frames):
+        if found:
+            return f"{_short(found[-1].filename)}:{found[-1].lineno}"
+    return ""
+
+
+def _defined(code: object) -> str:
+    """Where a class or function is defined, for a sentence; '' where Python doesn't know."""
+    try:
+        file, (_, line) = inspect.getsourcefile(code), inspect.getsourcelines(code)  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return ""
+    return f" at {_short(file)}:{line}" if file else ""
+
+
+def _short(file: str) -> str:
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

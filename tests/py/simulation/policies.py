@@ -128,6 +128,35 @@ class Sleeps(Policy):
         return _Sleeps(sink)
 
 
+class _Raises(SimAdapter):
+    async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
+        raise RuntimeError("canary")
+
+
+class Raises(Policy):
+    """An adapter that always raises."""
+
+    kinds = ("idempotent",)
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        return _Raises(sink)
+
+
+class MadeTwice(Policy):
+    """Makes one adapter of each kind, and then no more."""
+
+    kinds = ("idempotent",)
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        self.made += 1
+        if self.made > 20:
+            raise LookupError("canary")
+        return super().adapter(sink)
+
+
 def made() -> Policy:
     """A function that makes a policy."""
     return Plain()

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from trex_client.cli import make_app
-from trex_client.simulate import PolicyNotFound, Settings, load_policy, run
+from trex_client.simulate import (
+    Failure,
+    Outcome,
+    PolicyNotFound,
+    Settings,
+    load_policy,
+    run,
+    runner,
+)
 
 HERE = "tests.py.simulation.policies"
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,6 +47,8 @@ def test_a_good_policy_keeps_every_invariant(name: str) -> None:
         ("NewKey", "I3"),
         ("OtherBody", "I14"),
         ("Sleeps", "policy"),
+        ("Raises", "I19"),
+        ("MadeTwice", "error"),
     ],
 )
 def test_a_bad_policy_is_found(name: str, invariant: str) -> None:
@@ -50,12 +65,14 @@ def test_what_is_no_policy_is_refused(name: str) -> None:
         load_policy(name)
 
 
-def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+COMMAND = (sys.executable, "-c", "from trex_client.cli import main; main()", "simulate")
+ENV = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+
+
+def simulate(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from trex_client.cli import main; main()", "simulate", *arguments],
-        capture_output=True, text=True, cwd=ROOT, timeout=250,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+        [*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=250, env=ENV
+    )
 
 
 @pytest.mark.criterion("ac-0040")
@@ -87,7 +104,197 @@ def test_the_command_shortens_and_says_how_to_play_it_again() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [["--histories", "0"], ["--only", "x"], ["--only", "50"], ["--policy", "no:thing"],
-     ["--steps", "0"]],
+     ["--steps", "0"], ["--exhaustive", "--policy", f"{HERE}:Plain"],
+     ["--exhaustive", "--trace"]],
 )  # fmt: skip
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(make_app(), ["simulate", *arguments]).exit_code == 2
+
+
+MODULE = """\
+from trex_client.simulate import Policy, SimAdapter, SimSink
+
+class Good(Policy):
+    kinds = ("idempotent",)
+
+class Wants(Policy):
+    def __init__(self, url):
+        self.url = url
+
+class Empty(Policy):
+    kinds = ()
+
+class Unheard(Policy):
+    kinds = ("magic",)
+
+class Fails(Policy):
+    def adapter(self, sink):
+        raise ValueError("canary")
+
+class NoSink(Policy):
+    def sink(self, kind):
+        return None
+
+class Nothing(Policy):
+    def adapter(self, sink):
+        return object()
+
+class Idle(Policy):
+    def processor(self, instance_key, adapter, telemetry, runtime):
+        return None
+
+def boom():
+    return {}["canary"]
+"""
+OTHERS = {
+    "typo": "x = 1\ndef f(:\n",
+    "boom": "import json\n\njson.loads('canary')\n",
+    "needs": "import canary_that_is_not_there\n",
+    "leaves": "raise SystemExit('canary')\n",
+}
+
+
+@pytest.mark.criterion("ac-0040")
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("mine:Wants", ["Wants() fails: TypeError at mine.py:6;", "without arguments"]),
+        ("mine:boom", ["boom() fails: KeyError at mine.py:33;"]),
+        ("mine:Empty", ["kinds at mine.py:10 must be some of idempotent,", "at least one"]),
+        ("mine:Unheard", ["kinds at mine.py:13 must be"]),
+        ("mine:Fails", ["adapter() fails: ValueError at mine.py:18;"]),
+        ("mine:NoSink", ["sink() at mine.py:21 must return a SimSink"]),
+        ("mine:Nothing", ["adapter() at mine.py:25 must return an adapter", "lacks deliver,"]),
+        ("mine:Idle", ["processor() at mine.py:29 must return a processor"]),
+        ("mine:Missing", ["mine has no Missing: name a Policy,"]),
+        ("mine:SimSink.post", ["SimSink.post() fails: TypeError"]),
+        ("json:loads", ["loads() fails: TypeError at ", "without arguments"]),
+        ("json:__name__", ["json:__name__ isn't a trex_client.simulate.Policy: name a subclass"]),
+        ("typo:X", ["typo fails on import: SyntaxError at typo.py:2; python -c 'import typo'"]),
+        ("boom:X", ["boom fails on import: JSONDecodeError at boom.py:3;"]),
+        ("needs:X", ["needs fails on import: ModuleNotFoundError at needs.py:1;"]),
+        ("leaves:X", ["leaves fails on import: SystemExit at leaves.py:1;"]),
+        ("nowhere:X", ["there is no module nowhere: check its name; it must be in the current"]),
+        ("mine.sub:X", ["there is no module mine.sub"]),
+        ("mine", ["name it as module:object, such as"]),
+        (".mine:X", ["name it as module:object, such as"]),
+    ],
+)
+def test_what_is_wrong_with_a_policy_is_said(
+    name: str, says: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(MODULE, encoding="utf-8")
+    for module, text in OTHERS.items():
+        (tmp_path / f"{module}.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for module in ("mine", *OTHERS):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    done = CliRunner().invoke(make_app(), ["simulate", "-n", "1", "--policy", name])
+    assert done.exit_code == 2, done.output
+    assert not [one for one in says if one not in done.output], done.output
+    assert "canary" not in done.output
+    assert "internal error" not in done.output
+
+
+@pytest.mark.criterion("ac-0040")
+def test_a_module_in_the_current_directory_is_found_by_all_processes(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODULE, encoding="utf-8")
+    done = simulate("-n", "150", "--jobs", "2", "--policy", "mine:Good", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_failure_says_what_the_adapter_raised() -> None:
+    failure = run(Settings(histories=20, policy=f"{HERE}:Raises", jobs=1)).failure
+    assert failure is not None
+    assert "before that the adapter raised RuntimeError at tests/py/simulation/pol" in failure.text
+    assert "canary" not in failure.text
+
+
+@pytest.mark.criterion("ac-0040")
+@pytest.mark.parametrize("policy", [[], ["--policy", f"{HERE}:Plain"]])
+def test_too_few_histories_are_no_proof(policy: list[str]) -> None:
+    for number, good in (("1", False), ("99", False), ("100", True)):
+        # Enough of everything is more than a hundred histories always have.
+        if good and not policy:
+            number = "200"
+        done = CliRunner().invoke(make_app(), ["simulate", "-j", "1", "-n", number, *policy])
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert done.exit_code == (0 if good else 12)
+        assert rows[-1]["good"] is good
+        assert ("steps" in {row["name"] for row in rows if row["record"] == "too_few"}) is not good
+
+
+@pytest.mark.criterion("ac-0040")
+@pytest.mark.parametrize("how", [["--trace"], ["--only", "0,1,2"]])
+def test_a_replay_says_that_it_is_no_proof(how: list[str]) -> None:
+    done = simulate("-n", "1", "-j", "1", *how)
+    assert done.returncode == 0
+    assert "a replay is no proof" in done.stderr
+
+
+def test_of_several_failures_the_lowest_seed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    second_failed = threading.Event()
+
+    def play_some(settings: Settings, first: int, number: int) -> Outcome:
+        del settings
+        if first == 101:
+            second_failed.set()
+        elif first == 1:
+            assert second_failed.wait(60)
+            time.sleep(0.2)  # its failure is told first
+        failure = Failure(first + 7, (), "I1", "", ()) if first in (1, 101) else None
+        return Outcome(number, failure=failure)
+
+    monkeypatch.setattr(runner, "play_many", play_some)
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", lambda jobs, *_: ThreadPoolExecutor(jobs))
+    failure = run(Settings(histories=10_000, jobs=2)).failure
+    assert failure is not None
+    assert failure.seed == 8
+
+
+def test_the_failure_is_the_same_with_any_number_of_jobs() -> None:
+    policy = f"{HERE}:TimeoutIsFailure"
+    alone = run(Settings(histories=400, policy=policy, jobs=1)).failure
+    assert alone is not None
+    assert run(Settings(histories=400, policy=policy, jobs=3)).failure == alone
+
+
+def _parents() -> dict[int, int]:
+    """Of every process that lives."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                found[int(stat.parent.name)] = int(parent)
+    return found
+
+
+def _children(parent: int) -> set[int]:
+    return {one for one, its in _parents().items() if its == parent}
+
+
+@pytest.mark.criterion("ac-0040")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_no_child_outlives_the_command(number: int) -> None:
+    running = subprocess.Popen(
+        [*COMMAND, "-n", "10000000", "-j", "2"], cwd=ROOT, env=ENV,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + 60
+        # Two that play, and Python's own that keeps count of semaphores.
+        while len(_children(running.pid)) < 3 and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(1.0)
+        children = _children(running.pid)
+        assert len(children) == 3
+    finally:
+        running.send_signal(number)
+        running.wait()
+    end = time.monotonic() + 30
+    while left := children & _parents().keys():
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
