@@ -7,6 +7,7 @@ import asyncio
 import io
 import selectors
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -18,7 +19,8 @@ from tests.support.rig import KEY, TOPIC, FakeSink
 from trex_client.memory import Clock, MemoryClient, MemoryDatabase
 from trex_client.model import Extended, Report
 from trex_client.telemetry import Telemetry
-from trex_client.worker import AdapterProcessor, Exit, Plan, Runtime, Worker, WorkerSettings
+from trex_client.testing import make_claim
+from trex_client.worker import AdapterProcessor, Exit, Held, Plan, Runtime, Worker, WorkerSettings
 from trex_client.worker.link import Session
 from trex_client.worker.plans import Once
 
@@ -65,6 +67,8 @@ class Database:
     under_way: list[set[int]] = field(default_factory=list)
     on_listen: Callable[[], object] = lambda: None
     answers: dict[int, str] = field(default_factory=dict)
+    ahead: float = 0.0
+    notify: Callable[[], object] = lambda: None
 
     def __post_init__(self) -> None:
         self.clock = Clock(START)
@@ -75,7 +79,7 @@ class Database:
 
     def at(self) -> float:
         now = asyncio.get_running_loop().time()
-        self.clock.advance(START + timedelta(seconds=now) - self.clock())
+        self.clock.advance(START + timedelta(seconds=now + self.ahead) - self.clock())
         return now
 
     def times(self, name: str) -> list[float]:
@@ -86,10 +90,10 @@ class Database:
             self.client.enqueue(TOPIC, f"k{n}", payload_json="{}").message_id for n in range(number)
         ]
 
-    def lease_until(self, message_id: int) -> float:
-        row = self.db.delivery[KEY, message_id]
+    def is_leased(self, claim: Any) -> bool:
+        row = self.db.delivery[KEY, claim.message_id]
         assert row.lease_until is not None
-        return (row.lease_until - START).total_seconds()
+        return row.fence == claim.fence and self.clock() < row.lease_until
 
     async def _extend(self, ids: list[int], fences: list[int], **rest: Any) -> list[Extended]:
         self.under_way.append(set(ids))
@@ -116,6 +120,7 @@ class Database:
 
     async def connect(self) -> Session:
         ours, theirs = socket.socketpair()
+        ours.setblocking(False)
 
         async def execute(query: Any) -> None:
             del query
@@ -127,10 +132,19 @@ class Database:
             ours.close()
             theirs.close()
 
-        conn = SimpleNamespace(
-            fileno=ours.fileno, execute=execute, close=close,
-            pgconn=SimpleNamespace(finish=ours.close),
-        )  # fmt: skip
+        waiting: list[bytes] = []
+
+        def consume_input() -> None:
+            with suppress(BlockingIOError):
+                waiting.append(ours.recv(100))
+
+        pgconn = SimpleNamespace(
+            finish=ours.close,
+            consume_input=consume_input,
+            notifies=lambda: waiting.pop() if waiting else None,
+        )
+        self.notify = lambda: theirs.send(b"!")
+        conn = SimpleNamespace(fileno=ours.fileno, execute=execute, close=close, pgconn=pgconn)
         return Session(conn, self)  # type: ignore[arg-type]
 
 
@@ -146,7 +160,7 @@ class Sink(FakeSink):
     async def deliver(self, claim: Any, context: Any) -> Any:
         await context.sending()
         now = self.database.at()
-        assert now < self.database.lease_until(claim.message_id), "sent without a lease"
+        assert self.database.is_leased(claim), "sent without a lease"
         self.sent[claim.message_id] = now
         await asyncio.sleep(self.lasts.get(claim.message_id, 0.1))
         return self._answer("ok", claim, context)
@@ -340,5 +354,93 @@ def test_an_idle_worker_stays_listed_as_a_listener() -> None:
         assert 5 <= len(database.times("listen")) <= 12
         worker.stop()
         assert await running is Exit.OK
+
+    on_fake_time(play())
+
+
+def test_a_notification_wakes_an_idle_worker_each_time() -> None:
+    async def play() -> None:
+        database = Database()
+        sink = Sink(database, dict.fromkeys(range(1, 4), 3.0))
+        worker = worker_on(database, sink, plan=Plan(), listen=True, poll=300.0)
+        running = asyncio.create_task(worker.run())
+        for number in range(1, 4):
+            await _until(lambda: database.db.listener)
+            await asyncio.sleep(20.0)
+            ids = [database.client.enqueue(TOPIC, f"n{number}", payload_json="{}").message_id]
+            asked, now = len(database.times("exchange")), database.at()
+            database.notify()
+            await _until(lambda ids=ids: ids[0] in sink.sent)  # type: ignore[misc]
+            assert sink.sent[ids[0]] == pytest.approx(now, abs=0.1)
+            # At work it isn't listed, and asks often; idle again, it is, and doesn't.
+            await _until(lambda: not database.db.listener)
+            await _until(lambda: database.db.listener)
+            assert 4 <= len(database.times("exchange")) - asked <= 20
+        worker.stop()
+        assert await running is Exit.OK
+        assert worker.counts["claimed"] == 3
+
+    on_fake_time(play())
+
+
+def test_a_call_that_takes_too_long_is_ended_and_the_next_begins() -> None:
+    async def play() -> None:
+        database = Database()
+        first, second = database.enqueue(2)
+        sink = Sink(database, {first: 100.0, second: 2 * LEASE})
+        worker = worker_on(database, sink, longest_call=2.5 * LEASE)
+        running = asyncio.create_task(worker.run())
+        await _until(lambda: second in sink.sent)
+        assert 2.5 * LEASE < sink.sent[second] < 2.8 * LEASE
+        await _until(lambda: worker.counts["delivered"])
+        (outcome,) = database.db.outcome.values()
+        assert (outcome.message_id, outcome.kind, outcome.reason) == (first, "unknown", "timeout")
+        worker.stop()
+        await running
+
+    on_fake_time(play())
+
+
+def test_of_two_claims_of_a_message_only_the_newest_is_extended() -> None:
+    """The database's clock jumps: the message is claimed again while its call is under way."""
+
+    async def play() -> None:
+        database = Database()
+        (only,) = database.enqueue(1)
+        sink = Sink(database, {only: 3 * LEASE})
+        worker = worker_on(database, sink, plan=Plan(), concurrency=2, poll=0.5)
+        worker._room = lambda: 0 if worker.draining else 1  # type: ignore[method-assign]
+        running = asyncio.create_task(worker.run())
+        await _until(lambda: sink.sent)
+        database.ahead = 2 * LEASE
+        await _until(lambda: len(worker._held) == 2)
+        old, new = sorted(worker._held.values(), key=lambda held: held.claim.fence)
+        await asyncio.sleep(2 * LEASE)
+        assert (old.lost, new.lost) == (True, False)
+        asked = [args for _, name, args in database.calls if name == "extend"]
+        assert len(asked) >= 2
+        assert all(args == ([only], [new.claim.fence]) for args in asked[1:])
+        await _until(lambda: not database.db.delivery)
+        worker.stop()
+        assert await running is Exit.OK
+        assert (worker.counts["claim_lost"], worker.counts["duplicate"]) == (1, 1)
+
+    on_fake_time(play())
+
+
+@pytest.mark.parametrize(("lease", "margin"), [(0.5, 0.05), (2.0, 0.2), (10.0, 1.0), (60.0, 1.0)])
+def test_nothing_begins_in_the_last_tenth_of_a_lease(lease: float, margin: float) -> None:
+    async def play() -> None:
+        worker = worker_on(Database(), FakeSink(), lease=timedelta(seconds=lease))
+        worker._lease = timedelta(seconds=lease)
+        held = Held(make_claim(), received=0.0, deadline=lease)
+        await asyncio.sleep(lease - 1.01 * margin)
+        assert worker.may_send(held)
+        await asyncio.sleep(0.02 * margin)
+        assert not worker.may_send(held)
+        held.deadline = NEVER
+        assert worker.may_send(held)
+        held.lost = True
+        assert not worker.may_send(held)
 
     on_fake_time(play())
