@@ -41,7 +41,7 @@ CORE = (
     "memory.py", "_memory_authority.py", "_memory_inbox.py", "_memory_operations.py",
     "_memory_reconcile.py", "_calls.py", "_calls_authority.py", "_calls_inbox.py",
     "_calls_operations.py", "_calls_reconcile.py", "errors.py", "model.py", "postgres.py",
-    "worker/delivery.py", "worker/plans.py",
+    "worker/delivery.py", "worker/plans.py", "worker/loop.py", "worker/link.py",
 )  # fmt: skip
 TESTS = (
     "tests/py/memory", "tests/py/conformance", "tests/py/cases", "tests/py/inbox",

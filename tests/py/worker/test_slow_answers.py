@@ -374,6 +374,7 @@ def test_a_notification_wakes_an_idle_worker_each_time() -> None:
             assert sink.sent[ids[0]] == pytest.approx(now, abs=0.1)
             # At work it isn't listed, and asks often; idle again, it is, and doesn't.
             await _until(lambda: not database.db.listener)
+            assert database.at() < now + 3.0
             await _until(lambda: database.db.listener)
             assert 4 <= len(database.times("exchange")) - asked <= 20
         worker.stop()
