@@ -161,10 +161,17 @@ def _durability(conn: psycopg.Connection[Any]) -> Found:
 
 
 def _isolation(conn: psycopg.Connection[Any]) -> Found:
-    (level,) = _one(conn, "select current_setting('default_transaction_isolation')")
+    # Not what this session has set for itself.
+    (level,) = _one(
+        conn,
+        "select reset_val from pg_catalog.pg_settings where name = 'default_transaction_isolation'",
+    )
     if level == "read committed":
         return "ok", "read committed"
-    return "warn", f"default is {level}; claim and exchange need read committed"
+    return (
+        "warn",
+        f"default is {level}; claim and exchange of your programs need read committed",
+    )
 
 
 def _xmin(conn: psycopg.Connection[Any]) -> Found:

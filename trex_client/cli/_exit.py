@@ -41,7 +41,8 @@ class ExitCode(IntEnum):
 MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "done, or it was done before (already_recorded, duplicate)",
     ExitCode.FAILED: "an error that is none of the others; stderr says which",
-    ExitCode.USAGE: "wrong usage or an invalid argument (TX400); nothing was written",
+    ExitCode.USAGE: "wrong usage, an invalid argument (TX400) or isolation level (TX501); nothing"
+    " was written",
     ExitCode.DENIED: "instance unknown or not bound to this role, or no right (TX401, TX403)",
     ExitCode.NOT_FOUND: "no such message, or what else was named, in this instance (TX404)",
     ExitCode.CLAIM_LOST: "the fence isn't that of the current claim (TX409): stop work on it",
@@ -69,6 +70,7 @@ _BY_ERROR: list[tuple[type[Exception], ExitCode]] = [
     (errors.VersionConflict, ExitCode.FORBIDDEN),
     (errors.Forbidden, ExitCode.FORBIDDEN),
     (errors.NeedsResolve, ExitCode.FORBIDDEN),
+    (errors.WrongTransaction, ExitCode.USAGE),
     (errors.CommitUnknown, ExitCode.UNREACHABLE),
     (errors.SerializationFailure, ExitCode.UNREACHABLE),
     (errors.NotPrimary, ExitCode.NOT_PRIMARY),
@@ -90,6 +92,7 @@ _ADVICE: dict[type[Exception], str] = {
     errors.ClaimLost: "stop work on it; trex status says where it is",
     errors.EndedOtherwise: "trex status, or trex machine status, says where it is",
     errors.KeyReused: "it is there with other content; compare before you choose another",
+    errors.WrongTransaction: "behind a pooler the role's default_transaction_isolation counts",
     errors.VersionConflict: "somebody was faster: look at it again, and decide again",
     errors.Forbidden: "not in its state, not by this role, or not with this amount",
 }

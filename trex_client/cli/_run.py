@@ -15,6 +15,7 @@ from psycopg.pq import PGconn, Ping
 from trex_client import migrate
 from trex_client._calls import Call, check_instance_key, render
 from trex_client._calls_reconcile import AllCalls
+from trex_client._session import read_committed
 from trex_client.cli import _types
 from trex_client.cli._exit import ExitCode, code_of_results, exit_codes, leave, note
 from trex_client.cli._output import show, wants_json
@@ -70,6 +71,7 @@ def connect(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     if failure is not None or conn is None:
         leave(*(failure or (ExitCode.UNREACHABLE, "no connection")))
     with conn:
+        read_committed(conn)
         yield conn
 
 

@@ -410,7 +410,8 @@ def _progress_bar(
 
 
 _TEXTS: dict[int, str] = {
-    2: "a setting doesn't fit: --lease is at most lease_max, isolation is read committed",
+    2: "a setting doesn't fit: --lease is at most lease_max; behind a pooler the role's"
+    " default_transaction_isolation is read committed",
     3: "the instance is unknown or not bound to this role",
     4: "nothing that can be claimed now",
     9: "no connection to the database in time",

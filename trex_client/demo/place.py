@@ -20,6 +20,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from trex_client import migrate
+from trex_client._session import SETTING
 from trex_client.ledger import install
 from trex_client.postgres import PostgresClient
 
@@ -34,6 +35,9 @@ _TREX_ROLES = (
 )  # fmt: skip
 # Cluster-wide roles that were missing carry this comment; whichever demo ends last drops them.
 _MARK = "made by trex demo, which drops it"
+
+# Whatever the server's default or PGOPTIONS say.
+_READ_COMMITTED = rf"-c {SETTING}=read\ committed"
 
 _BUSINESS_TABLE = """
 create table shop.movement (
@@ -83,12 +87,12 @@ class Place:
     def dsn(self, role: str | None = None, *, ledger: bool = False) -> str:
         """Return how to connect: as the administrator, `trex_owner`, or one of the demo's roles."""
         dbname = self.ledger_name if ledger else self.name
-        if role is None:
-            return make_conninfo(self.admin, dbname=dbname)
         known = conninfo_to_dict(self.admin)
-        options = str(known.get("options") or os.environ.get("PGOPTIONS", ""))
-        name = role if role == "trex_owner" else self.role(role)
-        return make_conninfo(self.admin, dbname=dbname, options=f"{options} -c role={name}".strip())
+        options = [str(known.get("options") or os.environ.get("PGOPTIONS", "")), _READ_COMMITTED]
+        if role is not None:
+            name = role if role == "trex_owner" else self.role(role)
+            options.append(f"-c role={name}")
+        return make_conninfo(self.admin, dbname=dbname, options=" ".join(options).strip())
 
     def role(self, short: str) -> str:
         """Return the full name of a role: app, worker, operator or ledger."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from trex_client._session import read_committed_async
 from trex_client.adapters.base import require_instance_key
 from trex_client.errors import (
     AccessDenied,
@@ -94,21 +95,20 @@ def connector(
             client_encoding="UTF8",
             **options,
         )
-        if prepare and await _is_pooled(conn):
+        if not await _is_ours(conn):
             conn.prepare_threshold = None
         return Session(conn, AsyncPostgresClient(conn, instance_key))
 
     return connect
 
 
-async def _is_pooled(conn: psycopg.AsyncConnection[Any]) -> bool:
-    """Whether a pooler answered: it names a process that isn't the one that works.
+async def _is_ours(conn: psycopg.AsyncConnection[Any]) -> bool:
+    """Set the isolation level; False behind a pooler.
 
     On another client's server connection our name of a statement may mean a statement of theirs.
     """
     try:
-        cursor = await conn.execute("select pg_catalog.pg_backend_pid()", prepare=False)
-        return await cursor.fetchone() != (conn.info.backend_pid,)
+        return await read_committed_async(conn)
     except BaseException:
         conn.pgconn.finish()
         raise

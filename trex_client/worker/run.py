@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from trex_client._session import read_committed
 from trex_client._values import is_key
 from trex_client.adapters.base import require_instance_key
 from trex_client.adapters.config import build_adapter
@@ -319,7 +320,13 @@ def _connect(program: Program) -> psycopg.Connection[Any]:
     options: dict[str, Any] = {"client_encoding": "UTF8"}
     if "connect_timeout" not in conninfo_to_dict(program.dsn):
         options["connect_timeout"] = min(10, max(2, int(program.settings.reach) or 10))
-    return psycopg.connect(program.dsn, autocommit=True, prepare_threshold=None, **options)
+    conn = psycopg.connect(program.dsn, autocommit=True, prepare_threshold=None, **options)
+    try:
+        read_committed(conn)
+    except BaseException:
+        conn.close()
+        raise
+    return conn
 
 
 def _look(program: Program) -> _Start:

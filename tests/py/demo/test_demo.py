@@ -215,7 +215,11 @@ def test_the_example_on_a_server_of_its_own():
 
 
 @pytest.mark.timeout(240)
-def test_on_a_given_server_nothing_stays_behind(pg_server, admin, everything, tmp_path):
+@pytest.mark.parametrize("options", ["", "-c default_transaction_isolation=serializable"])
+def test_on_a_given_server_nothing_stays_behind(
+    pg_server, admin, everything, tmp_path, monkeypatch, options
+):
+    monkeypatch.setenv("PGOPTIONS", options)
     before = everything()
     mine = ("--file", str(small_file(tmp_path)), "--seed", str(pg_server.version))
     code, lines, err = finish(trex(*mine, dsn=admin))

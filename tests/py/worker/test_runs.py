@@ -7,8 +7,10 @@ import time
 from dataclasses import replace
 from datetime import timedelta
 
+import psycopg
 import pytest
 
+from tests.support.pooler import Pooler
 from tests.support.rig import (
     KEY,
     FakeSink,
@@ -23,6 +25,7 @@ from tests.support.rig import (
     until,
 )
 from trex_client import ledger
+from trex_client._calls_reconcile import AllCalls
 from trex_client.errors import InvalidArgument
 from trex_client.postgres import PostgresClient
 from trex_client.worker import Exit, Once, Plan, Program, Runtime, WorkerSettings
@@ -34,6 +37,7 @@ from trex_client.worker.run import RunCounts, is_ready
 pytestmark = pytest.mark.criterion("ac-0047")
 
 SETTINGS = WorkerSettings(stats=0.0, reach=5.0)
+SERIALIZABLE = "-c default_transaction_isolation=serializable"
 
 
 @pytest.fixture
@@ -397,18 +401,36 @@ async def test_busy_slots_leave_a_worker_ready(new_db):
     await running
 
 
+@pytest.mark.parametrize("prepare", [True, False])
+async def test_a_workers_connections_are_read_committed_whatever_the_default_is(
+    new_db, ledger_db, prepare
+):
+    database = new_db()
+    client = register(database)
+    enqueue(client, 3)
+    client.run(AllCalls(KEY).enqueue("t", "c", {}, correlation_id="c"))
+    dsn = f"{database.dsn('worker')} options='{SERIALIZABLE}'"
+    settings = replace(SETTINGS, listen=prepare)
+    async with ledger.LedgerServer(ledger_db.dsn()) as server:
+        one = program(database, server, dsn=dsn, settings=settings)
+        code, counts = await program_once(one, correlation_id="c")
+        assert (code, counts.delivered) == (Exit.OK, 1)
+        code, counts = await program_once(one)
+        assert (code, counts.delivered) == (Exit.OK, 3)
+    assert_sound(database)
+
+
 async def test_a_wrong_isolation_level_is_told_at_once(new_db):
     database = new_db()
     register(database)
-
-    async def connect():
-        session = await connector(database.dsn("worker"), KEY)()
-        await session.conn.execute("set default_transaction_isolation = 'serializable'")
-        return session
-
-    made = job(database, FakeSink(), connect=connect, plan=Plan())
-    assert await asyncio.wait_for(made.worker.run(), 30) is Exit.USAGE
-    assert "TX501" in {line.get("result") for line in made.lines}
+    with Pooler(f"{database.dsn('worker')} options='{SERIALIZABLE}'", size=1) as pooler:
+        made = job(pooler.dsn, FakeSink(), plan=Plan())
+        assert await asyncio.wait_for(made.worker.run(), 30) is Exit.USAGE
+        assert "TX501" in {line.get("result") for line in made.lines}
+        # Nothing of ours stays on a connection that others get.
+        with psycopg.connect(pooler.dsn, autocommit=True) as theirs:
+            shown = theirs.execute("show default_transaction_isolation").fetchone()
+        assert shown == ("serializable",)
 
 
 async def test_a_schema_that_is_not_there(empty_db, ledger_db):
