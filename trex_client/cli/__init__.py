@@ -65,6 +65,11 @@ def main() -> None:
             make_app()()
         finally:
             sys.stdout.flush()
+    except SystemExit as end:
+        # Typer and rich end with 1 when the reader of a page of help has gone.
+        if isinstance(end.__context__, BrokenPipeError):
+            sys.exit(int(ExitCode.OK))
+        raise
     except KeyboardInterrupt:
         _end("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:

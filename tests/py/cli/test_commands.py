@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import socket
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +18,7 @@ import pytest
 
 from tests.py.authority.world import ACCOUNT, order, receive
 from tests.py.cli.conftest import PROGRAM, Trex, clean_environment
+from tests.support.pooler import Pooler
 from trex_client.cli._exit import code_of
 from trex_client.errors import from_sqlstate
 from trex_client.postgres import PostgresClient
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     Enqueue = Callable[..., int]
 
 WHY = ("--reason", "because")
+BIN = str(Path(sys.executable).parent)
 
 
 def claim(trex: Trex) -> tuple[str, str]:
@@ -349,6 +354,37 @@ def test_sqlstates_that_are_worth_another_try(code: str) -> None:
     assert code_of(from_sqlstate(code)) == 9
 
 
+def test_the_isolation_level_is_ours_whatever_the_default_is(
+    trex: Trex, enqueued: Enqueue, pg_db: Database
+) -> None:
+    for number in range(4):
+        enqueued(f"k{number}", "--correlation", f"c{number}")
+    serializable = "-c default_transaction_isolation=serializable"
+    other = Trex(**trex.environment, PGOPTIONS=serializable)
+    assert other("claim", "--worker", "w").code == 0
+    assert other("exchange", "-", "--worker", "w", stdin="\n").code == 0
+    for command in (["process", "--correlation", "c3"], ["backfill"]):
+        done = other.process(*command)
+        assert (done.code, done.row["claimed"] > 0) == (12, True), done.err
+    daemon = other.start("daemon", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(2)
+    daemon.terminate()
+    _, err = daemon.communicate(timeout=60)
+    assert (daemon.returncode, b"TX501" in err) == (0, False)
+    assert findings(trex("doctor"))["isolation"] == "ok"
+    assert findings(other("doctor"))["isolation"] == "warn"
+    pg_db.connect().execute(
+        f"alter database {pg_db.dbname} set default_transaction_isolation = 'repeatable read'"
+    )
+    assert trex("claim", "--worker", "w").code == 0
+    with Pooler(pg_db.dsn()) as pooler:
+        pooled = Trex(**trex.environment | {"TREX_DSN": pooler.dsn})
+        for command in (["claim", "--worker", "w"], ["backfill"]):
+            done = pooled.process(*command)
+            assert done.code == 2
+            assert "default_transaction_isolation" in done.err.splitlines()[-1]
+
+
 def test_why_there_is_no_connection(trex: Trex, pg_db: Database, tmp_path: Path) -> None:
     nothing = tmp_path / "pg_service.conf"
     nothing.touch()
@@ -498,6 +534,52 @@ def test_a_reader_that_goes_away_is_no_error(trex: Trex) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert b"Traceback" not in err
+
+
+def test_a_reader_of_help_that_goes_away_is_no_error(nowhere: Trex) -> None:
+    for arguments in (["--help"], ["claim", "--help"]):
+        process = nowhere.start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.close()
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (0, b"")
+
+
+_INTERRUPTED_AT = """
+import os, signal, sys
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == WHERE:
+            sys.meta_path.remove(Finder)
+            os.kill(os.getpid(), signal.SIGINT)
+
+WHERE, sys.argv[1] = sys.argv[1], "--help"
+sys.meta_path.insert(0, Finder)
+from trex_client.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["trex_client.cli", "psycopg", "trex_client.cli.simulate"])
+def test_interrupted_before_it_has_begun(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_AT, module], capture_output=True, timeout=60,
+        env=clean_environment(), check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (130, b"")
+    assert done.stderr == b"trex: interrupted\n"
+
+
+@pytest.mark.parametrize("command", [["-m", "trex_client"], [shutil.which("trex", path=BIN)]])
+def test_as_a_program(command: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, *command, "--help"], capture_output=True, timeout=60,
+        env=clean_environment(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert b"Exit codes" in done.stdout
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
