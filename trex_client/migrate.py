@@ -354,7 +354,7 @@ def require_known_schema(conn: psycopg.Connection[Any], *, root: Path | None = N
     """
     state = schema_state(conn, root=root)
     if state.unknown:
-        raise UnknownSchema(*state.unknown, advice="upgrade this program")
+        raise UnknownSchema(*state.unknown, advice="upgrade trex")
     if state.pending:
         raise SchemaOutdated(*state.pending, advice="run trex migrate")
     if state.incomplete:

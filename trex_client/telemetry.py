@@ -100,6 +100,7 @@ RESULTS: Final[frozenset[str]] = frozenset(
         "released", "postponed", "claim_lost", "ended_otherwise", "not_found", "already_recorded",
         "lease_expired", "ok", "failed", "drained", "left_in_flight", "interrupted", "empty",
         "limit_reached", "serialization_failure", "commit_unknown", "database_error",
+        "schema_newer", "schema_outdated",
         *(alert.value for alert in Alert),
         *BY_SQLSTATE,
         *(cls.sqlstate for cls in vars(pg_errors).values() if getattr(cls, "sqlstate", None)),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trex_client.cli._exit import exit_codes, note
+from trex_client.cli._exit import ExitCode, exit_codes, leave, note
 from trex_client.cli._output import show, wants_json
 from trex_client.cli._run import conninfo, help_text, instance_key
 from trex_client.cli._types import (
@@ -181,7 +181,7 @@ def _register_daemon(app: typer.Typer) -> None:
                 _address(http),
                 handlers=handlers,
             )
-            _end(asyncio.run(daemon(program)), quiet=_IN_THE_LOG)
+            _end(program, asyncio.run(daemon(program)), quiet=_IN_THE_LOG)
 
 
 def _register_backfill(app: typer.Typer) -> None:
@@ -280,7 +280,7 @@ def _register_backfill(app: typer.Typer) -> None:
                 )
             if code not in _NOT_STARTED:
                 show(counts, as_json=wants_json(asked=json), title="backfill")
-            _end(code)
+            _end(program, code)
 
 
 def _register_process(app: typer.Typer) -> None:
@@ -338,7 +338,7 @@ def _register_process(app: typer.Typer) -> None:
             code, counts = asyncio.run(run_once(program, correlation_id=correlation))
             if code not in _NOT_STARTED:
                 show(counts, as_json=wants_json(asked=json), title="process")
-            _end(code)
+            _end(program, code)
 
 
 def _seconds(duration: timedelta | None, default: float) -> float:
@@ -415,7 +415,6 @@ _TEXTS: dict[int, str] = {
     3: "the instance is unknown or not bound to this role",
     4: "nothing that can be claimed now",
     9: "no connection to the database in time",
-    11: "the schema is missing or older than this release (run trex migrate), or newer (upgrade)",
     12: "not all of it is delivered",
     13: "the drain time is over; calls under way are left to their leases",
     14: "an invariant is violated",
@@ -424,13 +423,15 @@ _TEXTS: dict[int, str] = {
 
 _NOT_STARTED = (2, 3, 9, 11)
 # What a daemon's log says as well as a sentence would.
-_IN_THE_LOG = frozenset(_TEXTS) - {2, 11}
+_IN_THE_LOG = frozenset(_TEXTS) - {2}
 
 
-def _end(code: Exit, quiet: frozenset[int] = frozenset()) -> None:
+def _end(program: Program, code: Exit, quiet: frozenset[int] = frozenset()) -> None:
     """End the command with the worker's code."""
     if code == 0:
         return
+    for refusal in program.refusals:
+        leave(ExitCode.SCHEMA, str(refusal))
     if code not in quiet:
         note(f"trex: {_TEXTS.get(int(code), 'ended')}")
     raise typer.Exit(int(code))

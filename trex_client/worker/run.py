@@ -18,7 +18,12 @@ from trex_client._values import is_key
 from trex_client.adapters.base import require_instance_key
 from trex_client.adapters.config import build_adapter
 from trex_client.errors import InvalidArgument, TrexError
-from trex_client.migrate import MigrationError, require_known_schema
+from trex_client.migrate import (
+    MigrationError,
+    SchemaOutdated,
+    UnknownSchema,
+    require_known_schema,
+)
 from trex_client.postgres import PostgresClient
 from trex_client.telemetry import Alert, Event, Level, Telemetry, webhook_poster
 from trex_client.worker.delivery import AdapterProcessor
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
 
 _STUCK_AFTER = 30.0
 _DENIED = ("TX403", "42501")
+_SCHEMA = ((UnknownSchema, "schema_newer"), (SchemaOutdated, "schema_outdated"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,7 @@ class Program:
         runtime: clock, sleep and dice.
         leave: ends the process at a second signal.
         owns_process: whether everything else that could print is taken over, as a command does.
+        refusals: filled by a run that refuses the database's schema, with the error that says why.
     """
 
     instance_key: str
@@ -96,6 +103,7 @@ class Program:
     runtime: Runtime = field(default_factory=Runtime)
     leave: Callable[[int], object] = os._exit
     owns_process: bool = False
+    refusals: list[MigrationError] = field(default_factory=list)
 
     def check(self) -> Adapter:
         """Refuse what can't work, before anything is connected; return the adapter.
@@ -293,8 +301,10 @@ async def _prepare(program: Program, telemetry: Telemetry, stop: asyncio.Event) 
             if start.paused:
                 telemetry.event(Event.PAUSED, "warning")
             return start
-        except MigrationError:
-            telemetry.event(Event.CALL_FAILED, "error", result="failed")
+        except MigrationError as error:
+            result = next((name for kind, name in _SCHEMA if isinstance(error, kind)), "failed")
+            telemetry.event(Event.CALL_FAILED, "error", result=result)
+            program.refusals.append(error)
             return Exit.SCHEMA
         except (TrexError, psycopg.Error, OSError) as error:
             if sqlstate_of(error) in _DENIED:

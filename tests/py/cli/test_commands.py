@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 WHY = ("--reason", "because")
 BIN = str(Path(sys.executable).parent)
+LAST = max(path.stem for path in Path("sql/migrations").glob("*.sql"))
 
 
 def claim(trex: Trex) -> tuple[str, str]:
@@ -617,6 +618,30 @@ def test_what_a_worker_cannot_start_with_is_said_by_name(
     done = Trex(TREX_DSN=empty_db.dsn(), TREX_INSTANCE="shop").process("daemon")
     assert done.code == 11
     assert "trex migrate" in done.err.splitlines()[-1]
+
+
+def test_a_schema_of_another_release_is_named_alike_by_all_commands(
+    trex: Trex, pg_db: Database
+) -> None:
+    conn = pg_db.connect()
+    daemons = (["daemon"], ["backfill"], ["process", "--correlation", "c"])
+
+    def said(*arguments: str) -> tuple[str, str]:
+        done = trex.process(*arguments)
+        assert (done.code, done.out) == (11, "")
+        *log, last = done.err.splitlines()
+        results = {json.loads(line).get("result") for line in log} - {None}
+        return last, results.pop() if results else ""
+
+    conn.execute("insert into trex.schema_migration (name) values ('0999.future')")
+    expected = "trex: the schema is newer than this release: 0999.future (upgrade trex)"
+    assert said("claim", "--worker", "w") == (expected, "")
+    assert {said(*command) for command in daemons} == {(expected, "schema_newer")}
+    gone = (["0999.future", LAST],)
+    conn.execute("delete from trex.schema_migration where name = any(%s)", gone)
+    expected = f"trex: the schema is older than this release: {LAST} (run trex migrate)"
+    assert said("claim", "--worker", "w") == (expected, "")
+    assert {said(*command) for command in daemons} == {(expected, "schema_outdated")}
 
 
 def test_connections_from_file_service_and_libpq(
