@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +12,7 @@ import typer
 
 from trex_client._calls import Call, Calls
 from trex_client._values import exact
-from trex_client.cli._input import read_text
+from trex_client.cli._input import KEY_TWICE, load_json, read_text
 from trex_client.cli._run import call_command
 from trex_client.cli._types import (
     Absent,
@@ -52,27 +52,17 @@ def read_reports(path: Path) -> list[Report]:
     for number, text in enumerate(read_text(path).splitlines(), start=1):
         if not text.strip():
             continue
-        field: str | None = ""
-        try:
-            row = json.loads(text, parse_float=Decimal, object_pairs_hook=_once)
-        except KeyError:
-            field = "a field twice"
-        except (ValueError, RecursionError):
-            field = "not JSON"
-        else:
+        field: str | None = "not JSON"
+        with suppress(ValueError, ArithmeticError, RecursionError):
+            row, twice = load_json(text, parse_float=Decimal)
             field = None if isinstance(row, dict) else "not an object"
-            if field is None:
-                field = _report_field(row, reports)
+            if any(twice):
+                field = KEY_TWICE
+        if field is None:
+            field = _report_field(row, reports)
         if field is not None:
             raise InvalidArgument(f"line {number}: {field}")
     return reports
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise KeyError
-    return found
 
 
 def _report_field(row: dict[str, Any], reports: list[Report]) -> str | None:

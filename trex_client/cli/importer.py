@@ -19,10 +19,10 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trex_client._calls import Calls, encode_json, render
+from trex_client._calls import Calls, encode_json, refused, render
 from trex_client._values import exact
 from trex_client.cli._exit import ExitCode, exit_codes, leave, note
-from trex_client.cli._input import is_stdin, stdin
+from trex_client.cli._input import KEY_TWICE, is_stdin, load_json, refuse_twins, stdin
 from trex_client.cli._output import show, wants_json
 from trex_client.cli._run import check_schema, connect, conninfo, help_text, instance_key
 from trex_client.cli._types import (
@@ -46,6 +46,7 @@ FIELDS = (
     "ordering_key", "effect_policy", "delay",
 )  # fmt: skip
 _NOTES = 20
+_PAYLOAD_TWINS = f"payload: {KEY_TWICE}"
 AGAIN = "what is stored counts as there already when it is run again"
 # How each line of a reject file begins.
 _REJECTED = b'{"line": '
@@ -54,7 +55,9 @@ _LONGEST_FIELD = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SourceRow:
-    """A row of the file: where it is, what it says, and the movement or the field that is wrong."""
+    """A row of the file: where it is, what it says, and the movement or the field that is wrong,
+    with an explanation after a colon where there is one.
+    """
 
     line: int
     source: Any
@@ -88,6 +91,11 @@ def _csv_rows(stream: IO[str], topic: str | None) -> Iterator[SourceRow]:
         row: dict[str, Any] = {
             name: cell for name, cell in zip(header, cells, strict=True) if cell != ""
         }
+        try:
+            refuse_twins("payload", row.get("payload", ""))
+        except InvalidArgument:
+            yield SourceRow(line, row, None, _PAYLOAD_TWINS)
+            continue
         yield _row(line, row, topic, payload_json=row.get("payload"))
 
 
@@ -113,13 +121,17 @@ def _ndjson_rows(stream: IO[str], topic: str | None) -> Iterator[SourceRow]:
         if not text.strip():
             continue
         try:
-            row, twice = _load(text)
+            row, twice = load_json(text, parse_float=Decimal, parse_constant=_refuse_constant)
         except (ValueError, RecursionError, InvalidOperation):
             yield SourceRow(line, text.rstrip("\n"), None, "json")
             continue
-        if twice:
+        if not isinstance(row, dict):
+            yield SourceRow(line, text.rstrip("\n"), None, "json")
+        elif twice[-1]:
             yield SourceRow(line, text.rstrip("\n"), None, "a field is there twice")
-        elif isinstance(row, dict):
+        elif any(twice):
+            yield SourceRow(line, text.rstrip("\n"), None, _PAYLOAD_TWINS)
+        else:
             payload = row.get("payload")
             try:
                 text_of_payload = encode_json(payload) if "payload" in row else None
@@ -127,25 +139,6 @@ def _ndjson_rows(stream: IO[str], topic: str | None) -> Iterator[SourceRow]:
                 yield SourceRow(line, row, None, "payload")
                 continue
             yield _row(line, row, topic, payload_json=text_of_payload)
-        else:
-            yield SourceRow(line, text.rstrip("\n"), None, "json")
-
-
-def _load(text: str) -> tuple[Any, bool]:
-    """What the line says, and whether the row names a field twice. Of objects inside the payload
-    jsonb keeps the last one.
-    """
-    names: list[str] = []
-
-    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        # The outermost object is built last.
-        names[:] = [name for name, _ in pairs]
-        return dict(pairs)
-
-    row = json.loads(
-        text, parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=build
-    )
-    return row, isinstance(row, dict) and len(set(names)) != len(names)
 
 
 def _refuse_constant(_name: str) -> None:
@@ -245,9 +238,7 @@ class Import:
         try:
             self._enqueue([one])
         except InvalidArgument as refusal:
-            parts = str(refusal).split(": ")
-            field = next((part for part in parts if part in FIELDS), parts[-1])
-            self._refused(one[0], "invalid", field)
+            self._refused(one[0], "invalid", refused(refusal).removeprefix("movement 1: "))
 
     def _enqueue(self, good: list[tuple[SourceRow, Movement]]) -> None:
         done = self._client.enqueue_many([m for _, m in good], on_conflict="report")
@@ -257,14 +248,15 @@ class Import:
             else:
                 self.counts[result.status] += 1
 
-    def _refused(self, row: SourceRow, reason: str, argument: str | None) -> None:
+    def _refused(self, row: SourceRow, reason: str, wrong: str | None) -> None:
         self.counts[reason] += 1
-        refused = self.counts["invalid"] + self.counts["conflict"]
-        if refused <= _NOTES:
-            note(f"line {row.line}: {reason}: {argument}")
-        elif refused == _NOTES + 1:
+        number = self.counts["invalid"] + self.counts["conflict"]
+        if number <= _NOTES:
+            note(f"line {row.line}: {reason}: {wrong}")
+        elif number == _NOTES + 1:
             note("more rows were refused; --reject FILE names them all")
         if self._reject is not None:
+            argument = (wrong or "").partition(": ")[0]
             entry = {"line": row.line, "reason": reason, "argument": argument, "row": row.source}
             text = (json.dumps(entry, default=str) + "\n").encode()
             try:
@@ -329,7 +321,8 @@ _HELP = help_text(
     "Enqueue every row of a CSV or NDJSON file, with exact counts. Safe to run again after any"
     " interruption: rows that are there already count as duplicates.\n\n"
     "Fields: topic, idempotency_key, payload (JSON), account, currency, cash_delta, correlation_id,"
-    " ordering_key, effect_policy, delay. Without a field payload, all others become one object.",
+    " ordering_key, effect_policy, delay. Without a field payload, all others become one object."
+    " An object with a key twice is refused.",
     """
     trex import movements.csv --topic ledger.post
     trex import movements.ndjson --reject refused.ndjson
@@ -377,12 +370,12 @@ def register(app: typer.Typer) -> None:
                     _print_sql(Calls(key), rows, batch)
                     return
                 with (
-                    _reject_file(reject, stream) as refused,
+                    _reject_file(reject, stream) as rejected,
                     connect(conninfo(dsn_file, service)) as conn,
                     progress_bar("import", size) as progress,
                 ):
                     check_schema(conn)
-                    job = Import(PostgresClient(conn, key), refused)
+                    job = Import(PostgresClient(conn, key), rejected)
                     try:
                         while chunk := list(islice(rows, batch)):
                             job.store(chunk)

@@ -11,6 +11,7 @@ import typer
 
 from trex_client._calls import Call
 from trex_client._calls_reconcile import AllCalls
+from trex_client.cli._input import refuse_twins
 from trex_client.cli._run import call_command
 from trex_client.cli._types import (
     Actor,
@@ -68,7 +69,7 @@ def _register_definitions(group: typer.Typer) -> None:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             raise typer.BadParameter("the file can't be read", param_hint="FILE") from None
-        _refuse_twins(text)
+        refuse_twins("definition", text)
         return calls.machine_load(
             name or file.stem, definition_json=text, actor=actor, reason=reason
         )
@@ -179,24 +180,8 @@ def _register_steps(group: typer.Typer) -> None:
         )
 
 
-def _refuse_twins(text: str) -> None:
-    """jsonb keeps the last of several keys, and a state would be gone without a word."""
-    try:
-        json.loads(text, object_pairs_hook=_once)
-    except InvalidArgument:
-        raise
-    except (ValueError, RecursionError):
-        return  # not JSON: the call says so
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise InvalidArgument("definition: an object has a key twice")
-    return found
-
-
 def _parsed(text: str) -> Any:
+    refuse_twins("arguments", text)
     try:
         return json.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError):

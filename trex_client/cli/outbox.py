@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from trex_client._calls import Call, Calls
-from trex_client.cli._input import read_text
+from trex_client.cli._input import read_text, refuse_twins
 from trex_client.cli._run import call_command
 from trex_client.cli._types import (
     After,
@@ -65,10 +65,12 @@ def register(app: typer.Typer) -> None:
         """Put one movement into the outbox, once per idempotency key."""
         if (payload is None) == (payload_file is None):
             raise typer.BadParameter("give either --payload or --payload-file")
+        text = read_text(payload_file) if payload_file is not None else payload or ""
+        refuse_twins("payload", text)
         return calls.enqueue(
             topic,
             idempotency_key,
-            payload_json=payload if payload_file is None else read_text(payload_file),
+            payload_json=text,
             account=account,
             currency=currency,
             cash_delta=cash_delta,

@@ -223,16 +223,42 @@ def test_a_header_that_does_not_fit_is_not_run_again(trex: Trex, tmp_path: Path)
     assert "again" not in trex("import", str(path)).err
 
 
-def test_a_row_that_names_a_field_twice_is_refused(trex: Trex) -> None:
+def test_a_row_that_names_a_field_twice_is_refused(trex: Trex, tmp_path: Path) -> None:
     rows = (
         '{"idempotency_key":"k1","idempotency_key":"k2","payload":1}',
         '{"idempotency_key":"k3","payload":1,"payload":{"a":1}}',
         '{"idempotency_key":"k4","note":1,"note":2}',
         '{"idempotency_key":"k5","payload":{"a":1,"a":2}}',
+        '{"idempotency_key":"k6","note":[{"a":1,"\\u0061":2}]}',
     )
-    done = trex("import", "-", "--topic", "post", stdin="\n".join(rows))
-    assert (done.row["enqueued"], done.row["invalid"]) == (1, 3)
-    assert trex("claim", "--worker", "w", "-n", "9").row["payload"] == {"a": 2}
+    reject = tmp_path / "refused"
+    options = ("--topic", "post", "--reject", str(reject))
+    done = trex("import", "-", *options, stdin="\n".join(rows))
+    assert (done.row["enqueued"], done.row["invalid"]) == (0, 5)
+    assert done.err.count("payload: an object has a key twice") == 2
+    arguments = [json.loads(line)["argument"] for line in reject.read_text().splitlines()]
+    assert arguments == [*["a field is there twice"] * 3, "payload", "payload"]
+    table = 'idempotency_key,payload\nk,"{""a"":1,""a"":2}"\n'
+    done = trex("import", "-", "--format", "csv", *options, stdin=table)
+    assert (done.row["enqueued"], done.row["invalid"]) == (0, 1)
+    assert "line 2: invalid: payload: an object has a key twice" in done.err
+    assert json.loads(reject.read_text())["argument"] == "payload"
+    assert trex("pending").rows == []
+
+
+def test_json_with_a_key_twice_is_refused_before_anything_connects(nowhere: Trex) -> None:
+    twice = '{"a": [{"b": 1, "b": ' + "9" * 5000 + "}]}"
+    enqueue = ("enqueue", "post", "k", "-i", "shop")
+    who = ("--role", "r", "--reason", "r")
+    for name, arguments in (
+        ("payload", (*enqueue, "--payload", twice)),
+        ("payload", (*enqueue, "--payload-file", "-")),
+        ("arguments", ("machine", "transition", "m", "e", "go", "--version", "0", "--operation",
+                       "o", "--arguments", twice, "-i", "shop", *who)),
+    ):  # fmt: skip
+        done = nowhere(*arguments, stdin=twice)
+        refusal = f"trex: invalid argument: {name}: an object has a key twice\n"
+        assert (done.code, done.out, done.err) == (2, "", refusal)
 
 
 AMOUNTS = [
