@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,8 @@ def _may_mount() -> bool:
 
 @contextmanager
 def small_disk(folder: Path, size: str, like: Path) -> Iterator[None]:
-    """Mount a tmpfs on a folder, owned as another one is."""
+    """Mount a tmpfs on a folder, owned as another one is. In the end the folder goes, and the one
+    around it when its server has left nothing else there."""
     folder.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
     try:
@@ -63,6 +64,9 @@ def small_disk(folder: Path, size: str, like: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
+        folder.rmdir()
+        with suppress(OSError):
+            folder.parent.rmdir()
 
 
 @contextmanager
