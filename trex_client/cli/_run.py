@@ -80,8 +80,8 @@ _NOT_TRIED = (
     " setting"
 )
 _REFUSED = (
-    "no connection: the server answers, but refuses this user, password or database, or has too"
-    " many connections"
+    "no connection: the server answers, but refuses this user, password or database, or a setting"
+    " of PGOPTIONS, or has too many connections"
 )
 
 
