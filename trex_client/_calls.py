@@ -57,6 +57,19 @@ _INT8_MAX: Final = 2**63 - 1
 _LONGEST: Final = timedelta(days=73_000)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
+# What is allowed, as the functions' hints say it.
+_KEY_TEXT: Final = "1 to 63 of a-z 0-9 . _ : -, a letter or digit first"
+_TEXT: Final = "text, no NUL, no lone surrogates"
+_INT4: Final = "a whole number of 32 bits"
+_INT8: Final = "a whole number of 64 bits"
+_BOOL: Final = "true or false"
+_NUMBER: Final = "Decimal or int, at most 38 digits before the point and 1000 after it"
+_SPAN: Final = "a duration of at most 200 years"
+_INSTANT: Final = "a time with its time zone"
+_DEEP: Final = f"at most {_MOST_LEVELS} levels deep, no NUL, no lone surrogates"
+_JSON_TEXT: Final = f"JSON text, {_DEEP}, no number beyond numeric"
+_JSON_DATA: Final = f"dict, list, str, numbers but NaN and infinity, bool and None, {_DEEP}"
+
 
 # Values. Ranges are the functions' business; here is refused what can't travel.
 
@@ -68,13 +81,13 @@ def check_instance_key(value: object) -> str:
         InvalidArgument: it is anything but a well-formed instance key.
     """
     if not isinstance(value, str) or _INSTANCE_KEY.fullmatch(value) is None:
-        raise InvalidArgument("instance_key")
+        raise InvalidArgument(f"instance_key: {_KEY_TEXT}")
     return str.__str__(value)
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or "\0" in value:
-        raise InvalidArgument(name)
+        raise InvalidArgument(f"{name}: {_TEXT}")
     if not value.isascii():
         _refuse_surrogates(name, value)
     return str.__str__(value)
@@ -91,12 +104,12 @@ def _refuse_surrogates(name: str, value: str) -> None:
         pass
     else:
         return
-    raise InvalidArgument(name)
+    raise InvalidArgument(f"{name}: {_TEXT}")
 
 
 def _integer(name: str, value: object, most: int = _INT8_MAX) -> str:
     if not isinstance(value, int) or isinstance(value, bool) or not -most <= value <= most:
-        raise InvalidArgument(name)
+        raise InvalidArgument(f"{name}: {_INT8 if most == _INT8_MAX else _INT4}")
     return int.__repr__(value)
 
 
@@ -106,7 +119,7 @@ def _int4(name: str, value: object) -> str:
 
 def _flag(name: str, value: object) -> str:
     if not isinstance(value, bool):
-        raise InvalidArgument(name)
+        raise InvalidArgument(f"{name}: {_BOOL}")
     return "true" if value else "false"
 
 
@@ -117,12 +130,12 @@ def _money(name: str, value: object) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         value = Decimal(value)
     if not isinstance(value, Decimal) or not value.is_finite():
-        raise InvalidArgument(name)
+        raise InvalidArgument(f"{name}: {_NUMBER}")
     if value.is_zero():
         return "0"
     exponent = value.as_tuple().exponent
     if value.adjusted() >= 38 or not isinstance(exponent, int) or exponent < -1000:
-        raise InvalidArgument(name)
+        raise InvalidArgument(f"{name}: {_NUMBER}")
     return format(value, "f")
 
 
@@ -130,7 +143,7 @@ def _interval(name: str, value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, timedelta) or abs(value) > _LONGEST:
-        raise InvalidArgument(name)
+        raise InvalidArgument(f"{name}: {_SPAN}")
     seconds, micros = divmod(abs(value) // _MICROSECOND, 1_000_000)
     sign = "-" if value.days < 0 else ""
     return f"{sign}{seconds}.{micros:06d} seconds"
@@ -139,7 +152,7 @@ def _interval(name: str, value: object) -> str | None:
 def _duration(name: str, value: object) -> str:
     text = _interval(name, value)
     if text is None:
-        raise InvalidArgument(name)
+        raise InvalidArgument(f"{name}: {_SPAN}")
     return text
 
 
@@ -147,12 +160,12 @@ def _time(name: str, value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise InvalidArgument(name)
+        raise InvalidArgument(f"{name}: {_INSTANT}")
     try:
         return value.astimezone(UTC).isoformat()
     except (OverflowError, ValueError):
         pass
-    raise InvalidArgument(name)
+    raise InvalidArgument(f"{name}: {_INSTANT}")
 
 
 def _payload(name: str, payload: object, payload_json: object) -> str:
@@ -172,14 +185,14 @@ def check_json(value: object, name: str = "payload") -> str:
     """
     text = _text(name, value)
     if is_too_deep(text):
-        raise InvalidArgument(name)
+        raise InvalidArgument(f"{name}: {_JSON_TEXT}")
     try:
         json.loads(text, parse_int=_digits, parse_float=_digits, parse_constant=_digits)
         fine = all(map(_is_character, _ESCAPE.finditer(text))) if "\\u" in text else True
     except (ValueError, ArithmeticError, RecursionError):
         fine = False
     if not fine:
-        raise InvalidArgument(name)
+        raise InvalidArgument(f"{name}: {_JSON_TEXT}")
     return text
 
 
@@ -225,7 +238,7 @@ def encode_json(value: object, name: str = "payload") -> str:
         pass
     else:
         return text
-    raise InvalidArgument(name)
+    raise InvalidArgument(f"{name}: {_JSON_DATA}")
 
 
 def is_too_deep(text: str) -> bool:
@@ -292,10 +305,11 @@ def _encode_string(value: str) -> str:
 
 
 def _sequence(name: str, value: Sequence[T], kind: type[T] | None = None) -> Sequence[T]:
-    if isinstance(value, (str, bytes, bytearray)) or not _is_sequence(value):
-        raise InvalidArgument(name)
-    if kind is not None and not all(issubclass(found, kind) for found in {*map(type, value)}):
-        raise InvalidArgument(name)
+    wrong = isinstance(value, (str, bytes, bytearray)) or not _is_sequence(value)
+    if not wrong and kind is not None:
+        wrong = not all(issubclass(found, kind) for found in {*map(type, value)})
+    if wrong:
+        raise InvalidArgument(f"{name}: a list" + (f" of {kind.__name__}" if kind else ""))
     return value
 
 

@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from trex_client._calls import (
+    _INSTANT,
+    _NUMBER,
     _OPERATOR,
     Call,
     Params,
@@ -159,14 +161,14 @@ _LIST_SECURITY_EVENTS: Final = Statement(
 def _required_money(name: str, value: object) -> str:
     text = _money(name, value)
     if text is None:
-        raise InvalidArgument(name)
+        raise InvalidArgument(f"{name}: {_NUMBER}")
     return text
 
 
 def _required_time(name: str, value: object) -> str:
     text = _time(name, value)
     if text is None:
-        raise InvalidArgument(name)
+        raise InvalidArgument(f"{name}: {_INSTANT}")
     return text
 
 
@@ -400,7 +402,7 @@ class AuthorityCalls(OperationCalls):
         after: str,
     ) -> Call[T]:
         if not isinstance(viewer, Viewer):
-            raise InvalidArgument("viewer")
+            raise InvalidArgument("viewer: a Viewer")
         return statement, (
             self.instance_key,
             _optional_text("viewer_kind", viewer.kind),

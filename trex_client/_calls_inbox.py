@@ -23,7 +23,7 @@ from trex_client.model_inbox import InboxEvent, InboxState, Received
 def _bytes(name: str, value: object) -> str:
     """As bytea's hex form."""
     if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise InvalidArgument(name)
+        raise InvalidArgument(f"{name}: bytes")
     return "\\x" + bytes(value).hex()
 
 

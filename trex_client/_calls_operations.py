@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from trex_client._calls import (
+    _NUMBER,
     _OPERATOR,
     Call,
     Row,
@@ -250,7 +251,7 @@ class OperationCalls(InboxCalls):
             sign, or the operation has no amount. Checked in this order.
         """
         if amount is None:
-            raise InvalidArgument("amount")
+            raise InvalidArgument(f"amount: {_NUMBER}")
         return _CORRECT, (
             self.instance_key,
             _text("operation_id", operation_id),

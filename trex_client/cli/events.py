@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trex_client._calls import Call, render
+from trex_client._calls import Call, refused, render
 from trex_client._calls_reconcile import AllCalls
 from trex_client._events import Content, read_content
 from trex_client.cli._exit import ExitCode, exit_codes, note
@@ -91,7 +91,7 @@ class Backfill:
                 try:
                     answers |= self._receive([one])
                 except InvalidArgument as refusal:
-                    self._refused(one, str(refusal).rpartition(": ")[2])
+                    self._refused(one, refused(refusal))
         for one in batch:
             if one.content is None:
                 self._refused(one, "not JSON in UTF-8")

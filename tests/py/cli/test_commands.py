@@ -232,10 +232,10 @@ def test_invalid_arguments_are_named(trex: Trex) -> None:
     assert "worker" in done.err
     assert trex("claim", "--worker", "w", "-n", "0").code == 2
     for text in ("{", '{"a": "b\\u0000c"}', '"\\ud800"', "NaN", "1e200000", ""):
-        done = trex("enqueue", "post", "k", "--payload", text)
-        assert (done.code, done.err) == (2, "trex: invalid argument: payload\n")
-        done = trex("enqueue", "post", "k", "--payload-file", "-", stdin=text)
-        assert (done.code, done.err) == (2, "trex: invalid argument: payload\n")
+        for source in (("--payload", text), ("--payload-file", "-")):
+            done = trex("enqueue", "post", "k", *source, stdin=text)
+            assert done.code == 2
+            assert done.err.startswith("trex: invalid argument: payload: JSON text, at most 256")
     assert trex("pending").rows == []
 
 
@@ -392,6 +392,7 @@ def test_why_there_is_no_connection(trex: Trex, pg_db: Database, tmp_path: Path)
     sentences = set()
     for code, more in (
         (9, {"TREX_DSN": f"{pg_db.dsn()} dbname=s3cr3t_db"}),
+        (9, {"PGOPTIONS": "-c s3cr3t=1"}),
         (9, {"TREX_DSN": f"{pg_db.dsn()} port=1"}),
         (9, {"TREX_DSN": "host=s3cr3t.invalid"}),
         (2, {"TREX_DSN": "service=s3cr3t", "PGSERVICEFILE": str(nothing)}),
@@ -401,6 +402,7 @@ def test_why_there_is_no_connection(trex: Trex, pg_db: Database, tmp_path: Path)
         assert "s3cr3t" not in done.err
         sentences.add(done.err)
     assert len(sentences) == 3
+    assert "PGOPTIONS" in trex("stats", PGOPTIONS="-c nope=1").err
 
 
 def test_a_database_without_the_schema(empty_db: Database) -> None:

@@ -7,7 +7,7 @@ import datetime
 import decimal
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -80,4 +80,29 @@ def test_a_wrong_type_is_refused_by_name(name, argument):
         with pytest.raises(InvalidArgument) as refused:
             getattr(AllCalls("shop"), name)(**arguments(name, argument) | {argument: value})
         said = str(refused.value).removeprefix("invalid argument: ")
-        assert said in {argument, argument.removesuffix("s"), argument.removesuffix("_json")}
+        named, _, allowed = said.partition(": ")
+        assert named in {argument, argument.removesuffix("s"), argument.removesuffix("_json")}
+        assert allowed
+
+
+NUMBER = "a whole number of 64 bits"
+DIGITS = "Decimal or int, at most 38 digits before the point and 1000 after it"
+TEXT = "JSON text, at most 256 levels deep, no NUL, no lone surrogates, no number beyond numeric"
+WIDE: Any = 2**63
+REFUSED: dict[str, Callable[[AllCalls], object]] = {
+    f"message_id: {NUMBER}": lambda calls: calls.complete(WIDE, 1),
+    f"report 2: fence: {NUMBER}": lambda calls: calls.record(
+        [Report(1, 1, "completed"), Report(1, WIDE, "retry")]
+    ),
+    f"movement 1: cash_delta: {DIGITS}": lambda calls: calls.enqueue_many(
+        [Movement("t", "k", {}, cash_delta=10**38)]
+    ),
+    f"payload: {TEXT}": lambda calls: calls.enqueue("t", "k", payload_json="{"),
+}
+
+
+@pytest.mark.parametrize("expected", REFUSED)
+def test_a_refusal_says_what_is_allowed(expected):
+    with pytest.raises(InvalidArgument) as refused:
+        REFUSED[expected](AllCalls("shop"))
+    assert str(refused.value) == f"invalid argument: {expected}"
