@@ -18,6 +18,7 @@ import argparse
 import ast
 import copy
 import gc
+import math
 import os
 import random
 import signal
@@ -495,7 +496,8 @@ def report(verdicts: dict[Mutant, str], every: Counter[str], seed: int, *, serve
         "",
         "<!-- Written by `python -m tools.mutate --report`. What it means: ../proof.md -->",
         "",
-        f"{len(verdicts):,} of {every.total():,} mutants, drawn with seed {seed}; judged by {by}.",
+        f"{len(verdicts):,} of {every.total():,} mutants, drawn with seed {seed}; judged by {by}."
+        f" A sample's score is off by up to {error(judge(verdicts), every.total()):.0%} 19 times of 20.",
         "",
         "| file | mutants | tried | found | by taking too long | equivalent | live | score |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -525,6 +527,12 @@ def score(counts: Counter[str]) -> float:
     return found / max(1, found + counts["lives"])
 
 
+def error(counts: Counter[str], every: int) -> float:
+    """How far the score of a sample may be below that of all, 19 times of 20."""
+    share, tried = score(counts), counts["killed"] + counts["too slow"] + counts["lives"]
+    return 1.645 * math.sqrt(share * (1 - share) / max(1, tried) * (1 - min(1, tried / every)))
+
+
 def judge(verdicts: dict[Mutant, str]) -> Counter[str]:
     """How many of each."""
     counts: Counter[str] = Counter()
@@ -548,7 +556,12 @@ def main(arguments: Sequence[str]) -> int:
         "--only", nargs="+", default=CORE, help="file.py, file.py:function or file.py:line"
     )
     parser.add_argument("--tests", nargs="+", default=TESTS)
-    parser.add_argument("--least", type=float, default=0.85, help="share that must be found")
+    parser.add_argument(
+        "--least",
+        type=float,
+        default=0.85,
+        help="share that must be found, within a sample's error",
+    )
     parser.add_argument("--report", type=Path, help="write a page")
     options = parser.parse_args(arguments)
     known: Functions = {}
@@ -580,12 +593,13 @@ def main(arguments: Sequence[str]) -> int:
     for mutant, verdict in sorted(runner.verdicts.items(), key=lambda one: one[0].told()):
         if verdict in ("survived", "not called by any test"):
             print(f"\n{mutant.told()}: {verdict}\n    {line_of(mutant)}", end="")
-    print(f"\nmutants {dict(counts)}, score {score(counts):.1%}")
+    margin = error(counts, len(every))
+    print(f"\nmutants {dict(counts)}, score {score(counts):.1%} +- {margin:.1%}")
     if options.report:
         everywhere = Counter(one.place.file for one in every)
         text = report(runner.verdicts, everywhere, options.seed, server=options.server)
         options.report.write_text(text, encoding="utf-8")
-    return 0 if score(counts) >= options.least else 1
+    return 0 if score(counts) + margin >= options.least else 1
 
 
 if __name__ == "__main__":

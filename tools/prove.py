@@ -133,7 +133,7 @@ HARNESSES = (
     Harness(
         "python mutants", "small faults in the Python core, found by its tests", "mutants",
         ("tests/py/mutants/test_python_mutants.py",),
-        {"PYTHON_MUTANTS": 3_000, "PYTHON_REPORT": 1}, {"PYTHON_MUTANTS": 60},
+        {"PYTHON_MUTANTS": 5_000, "PYTHON_REPORT": 1}, {"PYTHON_MUTANTS": 60},
         seed="PYTHON_SEED",
     ),
 )  # fmt: skip
