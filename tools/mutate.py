@@ -496,8 +496,10 @@ def report(verdicts: dict[Mutant, str], every: Counter[str], seed: int, *, serve
         "",
         "<!-- Written by `python -m tools.mutate --report`. What it means: ../proof.md -->",
         "",
-        f"{len(verdicts):,} of {every.total():,} mutants, drawn with seed {seed}; judged by {by}."
-        f" A sample's score is off by up to {error(judge(verdicts), every.total()):.0%} 19 times of 20.",
+        (
+            f"{len(verdicts):,} of {every.total():,} mutants, drawn with seed {seed}; judged by {by}."
+            f" Of a sample, a score may be {error(judge(verdicts), every.total()):.0%} too high."
+        ),
         "",
         "| file | mutants | tried | found | by taking too long | equivalent | live | score |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
