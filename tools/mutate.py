@@ -497,8 +497,8 @@ def report(verdicts: dict[Mutant, str], every: Counter[str], seed: int, *, serve
         "<!-- Written by `python -m tools.mutate --report`. What it means: ../proof.md -->",
         "",
         (
-            f"{len(verdicts):,} of {every.total():,} mutants, drawn with seed {seed}; judged by {by}."
-            f" Of a sample, a score may be {error(judge(verdicts), every.total()):.0%} too high."
+            f"{len(verdicts):,} of {every.total():,} mutants, drawn with seed {seed}; judged by"
+            f" {by}. Of a sample, a score may be {error(judge(verdicts), every.total()):.0%} too high."
         ),
         "",
         "| file | mutants | tried | found | by taking too long | equivalent | live | score |",
