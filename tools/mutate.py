@@ -491,6 +491,7 @@ def report(verdicts: dict[Mutant, str], every: Counter[str], seed: int, *, serve
             survivors.append((mutant, why or verdict))
         rows[mutant.place.file][word] += 1
     by = "all tests of the core" if server else "those tests of the core that need no server"
+    margin = error(judge(verdicts), every.total())
     lines = [
         "# Mutants of the Python core",
         "",
@@ -498,7 +499,7 @@ def report(verdicts: dict[Mutant, str], every: Counter[str], seed: int, *, serve
         "",
         (
             f"{len(verdicts):,} of {every.total():,} mutants, drawn with seed {seed}; judged by"
-            f" {by}. Of a sample, a score may be {error(judge(verdicts), every.total()):.0%} too high."
+            f" {by}. Of a sample, the score may be {margin:.0%} too high."
         ),
         "",
         "| file | mutants | tried | found | by taking too long | equivalent | live | score |",
