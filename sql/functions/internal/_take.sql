@@ -32,7 +32,9 @@ $$;
 -- `in (select ... limit ... skip locked)` takes too many rows under stale statistics, and no
 -- plan can be wrong about an address. Due rows (after a retry) get half of the limit, ready ones
 -- the rest, a second round gives what is left to due rows again. Rows that need a look first go
--- through trex._sift.
+-- through trex._sift. Its callers plan without sorts, and every look here asks for an order: only the
+-- index of claims has it. When vacuum has just counted no rows the primary key costs less, and
+-- would read the whole instance.
 create or replace function trex._take(
     p_instance trex.instance,
     p_limit integer,
@@ -80,13 +82,15 @@ begin
             for no key update skip locked
         )
         into v_tids
-        where not exists (
-            select 1
+        where (
+            select true
             from trex.delivery d
             where d.instance_key = v_key and d.box = p_box and d.message_id > 0
                 and d.deferred_until <= p_now and d.deferred_until > v_due_after
                 and (d.lease_until is null or d.lease_until <= p_now)
-        );
+            order by d.deferred_until, d.message_id
+            limit 1
+        ) is null;
         if array_position(v_tids, null) is null and v_tids is not null then
             v_got := cardinality(v_tids);
         else
