@@ -15,7 +15,7 @@ from trex_client.postgres import PostgresClient
 
 pytestmark = pytest.mark.criterion("ac-0031")
 
-# From 31,000 dead rows on, until 76,000, the index of claims is a level higher than the primary key.
+# With 31,000 to 76,000 dead rows the index of claims is a level higher than the primary key.
 CHURN = scale("CHURN", 40_000)
 
 
