@@ -115,6 +115,8 @@ def test_seeded_histories(houses: list[Sessions], shard: int) -> None:
     counts = machine.counts
     rate = counts["steps"] / (time.monotonic() - started)
     print(f"seed {SEED}, shard {shard}: {rate:.0f} steps/s, {dict(sorted(counts.items()))}")
-    least = {name: number * counts["histories"] // 100 for name, number in LEAST.items()}
+    # Fewer histories than CI has may miss what is rare.
+    share = counts["histories"] if counts["histories"] >= 40 else 0
+    least = {name: number * share // 100 for name, number in LEAST.items()}
     too_few = {name: (counts[name], n) for name, n in least.items() if counts[name] < n}
     assert not too_few
