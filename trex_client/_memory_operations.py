@@ -703,7 +703,8 @@ class MemoryOperations(MemoryInbox):
         box: Box = "outbox",
     ) -> list[EffectState]:
         _check_read(limit, after, box)
-        _require(effect is None or effect in _EFFECT_MACHINE["states"], "effect")
+        states = _EFFECT_MACHINE["states"]
+        _require(effect is None or (isinstance(effect, str) and effect in states), "effect")
         self._enter()
         db = self.db
         found: list[EffectState] = []
