@@ -703,8 +703,7 @@ class MemoryOperations(MemoryInbox):
         box: Box = "outbox",
     ) -> list[EffectState]:
         _check_read(limit, after, box)
-        states = _EFFECT_MACHINE["states"]
-        _require(effect is None or (isinstance(effect, str) and effect in states), "effect")
+        _require(effect in (None, *_EFFECT_MACHINE["states"]), "effect")
         self._enter()
         db = self.db
         found: list[EffectState] = []
