@@ -32,9 +32,9 @@ $$;
 -- `in (select ... limit ... skip locked)` takes too many rows under stale statistics, and no
 -- plan can be wrong about an address. Due rows (after a retry) get half of the limit, ready ones
 -- the rest, a second round gives what is left to due rows again. Rows that need a look first go
--- through trex._sift. Its callers plan without sorts, and every look here asks for an order: only the
--- index of claims has it. When vacuum has just counted no rows the primary key costs less, and
--- would read the whole instance.
+-- through trex._sift. Its callers plan without sorts, and every look here asks for an order: only
+-- the index of claims has it. When vacuum has just counted no rows the primary key costs less,
+-- and would read the whole instance.
 create or replace function trex._take(
     p_instance trex.instance,
     p_limit integer,

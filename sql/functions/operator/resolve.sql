@@ -1,9 +1,9 @@
--- The only way out of unknown and conflict, and of doubt about a message refused for good: somebody
--- looked at the ledger and says what is there, with evidence. A claim can't be open here, so nothing
--- a worker reports can cross it. Delivered, absent and abandon are for every parked message: it may
--- be there against all that trex knows, by hand or by mistake; and one that nobody will ever send
--- would hold up its ordering key for ever. Abandon says what is wanted, not what the ledger has, so
--- it ends no doubt; absent says both.
+-- The only way out of unknown and conflict, and of doubt about a message refused for good:
+-- somebody looked at the ledger and says what is there, with evidence. A claim can't be open here,
+-- so nothing a worker reports can cross it. Delivered, absent and abandon are for every parked
+-- message: it may be there against all that trex knows, by hand or by mistake; and one that nobody
+-- will ever send would hold up its ordering key for ever. Abandon says what is wanted, not what
+-- the ledger has, so it ends no doubt; absent says both.
 create or replace function trex.resolve(
     p_instance_key text,
     p_message_id bigint,
