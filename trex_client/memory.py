@@ -2380,7 +2380,7 @@ class MemoryKernel:
         ):
             return Recorded(message_id, row.fence, "already_recorded", "permanent", False, None)
         in_doubt = row.parked in ("unknown", "conflict") or row.uncertain
-        if row.parked is None or not (in_doubt or resolution != "resend"):
+        if row.parked is None or (resolution == "resend" and not in_doubt):
             raise Forbidden(
                 "only a parked message; for resend one in doubt: unknown, conflict, uncertain"
             )

@@ -62,9 +62,9 @@ def register(app: typer.Typer) -> None:
         reason: Reason,
         reference: Reference = None,
     ) -> Call[Any]:
-        """Decide about a parked message. delivered and resend are for doubt about its outcome;
-        without doubt it is redrive. With absent and abandon its ordering key goes on without it;
-        abandon doesn't end doubt: it isn't evidence."""
+        """Decide about a parked message. resend is for doubt about its outcome, without doubt it is
+        redrive; the others are for every parked message. With absent and abandon its ordering key
+        goes on without it; abandon doesn't end doubt: it isn't evidence."""
         return calls.resolve(
             message_id,
             resolution,

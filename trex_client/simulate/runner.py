@@ -306,7 +306,8 @@ def _parts(settings: Settings, started: float) -> Iterator[Outcome]:
                     del pending[one]
                     part = one.result()
                     if part.failure is not None:
-                        lowest = min(part.failure.seed, lowest or part.failure.seed)
+                        seed = part.failure.seed
+                        lowest = seed if lowest is None else min(seed, lowest)
                     yield part
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
