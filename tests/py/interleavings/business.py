@@ -14,6 +14,7 @@ from tests.py.interleavings.scenarios import (
     claimed,
     do,
     effects_are_deliveries,
+    extend,
     fences,
     hold_all,
     mine,
@@ -1107,15 +1108,7 @@ HEARTBEAT = Scenario(
     {
         "t": [hold_finding("first"), "rollback"],
         "a": [RECONCILE, "commit"],
-        "b": [
-            do(
-                "select to_jsonb(e) from trex.extend(%s, %s, %s, '30 s') e",
-                lambda run: [run.memo["m"]],
-                lambda run: [run.memo["fences"][run.memo["m"]]],
-                begin=True,
-            ),
-            "commit",
-        ],
+        "b": [extend("m"), "commit"],
     },
     heartbeat_setup,
     heartbeat_check,
