@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import TextIO, Unpack
 
     from trex_client.adapters.network import Resolve
-    from trex_client.model import Claim, InstanceStats, Report
+    from trex_client.model import Box, Claim, InstanceStats, Report
 
 Level = Literal["debug", "info", "warning", "error"]
 _LEVELS: Final[dict[str, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -293,17 +293,18 @@ class Telemetry:
 
     def stats(self, stats: InstanceStats, cash_entries: int, oldest_due_seconds: float) -> None:
         """Set the gauges from what the database says."""
-        self.due.labels(self.instance_key).set(stats.ready + stats.due + stats.lease_ended)
-        self.oldest_due.labels(self.instance_key).set(max(0.0, oldest_due_seconds))
+        key, box = self.instance_key, stats.box
+        self.due.labels(key, box).set(stats.ready + stats.due + stats.lease_ended)
+        self.oldest_due.labels(key, box).set(max(0.0, oldest_due_seconds))
         for state, number in (
             ("dead_letter", stats.dead_letter),
             ("permanent", stats.permanent),
             ("conflict", stats.conflict),
             ("unknown", stats.unknown),
         ):
-            self.parked.labels(self.instance_key, state).set(number)
-        self.blocked_keys.labels(self.instance_key).set(stats.blocked_keys)
-        self.cash_entries.labels(self.instance_key).set(cash_entries)
+            self.parked.labels(key, box, state).set(number)
+        self.blocked_keys.labels(key, box).set(stats.blocked_keys)
+        self.cash_entries.labels(key).set(cash_entries)
 
     def recorded(self, claim: Claim, report: Report, state: str | None) -> str:
         """Count and log one outcome that is on the books; return the name of its counter.
@@ -378,6 +379,8 @@ class Telemetry:
     def _make_metrics(self) -> None:
         # Not `instance`: Prometheus puts the scraped target's address under that name.
         instance, registry = ["trex_instance"], self.registry
+        # What daemons of two boxes say about one instance are two numbers, not one said twice.
+        box = [*instance, "box"]
         self.counters = {
             name: Counter(
                 f"trex_{name}",
@@ -389,29 +392,25 @@ class Telemetry:
             )
             for name, text in COUNTERS.items()
         }
-        self.due = Gauge(
-            "trex_due", "Messages that could be claimed now.", instance, registry=registry
-        )
+        self.due = Gauge("trex_due", "Messages that could be claimed now.", box, registry=registry)
         self.oldest_due = Gauge(
-            "trex_oldest_due_seconds", "Age of the oldest of them.", instance, registry=registry
+            "trex_oldest_due_seconds", "Age of the oldest of them.", box, registry=registry
         )
         self.in_flight = Gauge(
             "trex_in_flight", "Claims that this process holds.", instance, registry=registry
         )
-        self.parked = Gauge(
-            "trex_parked", "Parked messages.", ["trex_instance", "state"], registry=registry
-        )
+        self.parked = Gauge("trex_parked", "Parked messages.", [*box, "state"], registry=registry)
         self.blocked_keys = Gauge(
-            "trex_blocked_keys", "Ordering keys behind a parked one.", instance, registry=registry
+            "trex_blocked_keys", "Ordering keys behind a parked one.", box, registry=registry
         )
         self.cash_entries = Gauge(
             "trex_pending_cash_entries",
-            "Undelivered messages that move cash.",
+            "Undelivered messages that move cash; they are the outbox's.",
             instance,
             registry=registry,
         )
         self.connected = Gauge(
-            "trex_connected", "1 while connected to a primary.", instance, registry=registry
+            "trex_connected", "1 while connected to a primary.", box, registry=registry
         )
         self.histograms = {
             name: Histogram(
@@ -446,15 +445,14 @@ class Telemetry:
         for alert in Alert:
             self.alerts.labels(self.instance_key, alert.value)
         self._last_in_flight = self.in_flight.labels(self.instance_key)
-        self._last_connected = self.connected.labels(self.instance_key)
 
     def holding(self, number: int) -> None:
         """Set the number of claims that this process holds."""
         self._last_in_flight.set(number)
 
-    def is_connected(self, *, connected: bool) -> None:
-        """Say whether there is a primary."""
-        self._last_connected.set(1 if connected else 0)
+    def is_connected(self, box: Box, *, connected: bool) -> None:
+        """Say whether the daemon of this box has a primary."""
+        self.connected.labels(self.instance_key, box).set(1 if connected else 0)
 
     def _topic(self, topic: object) -> str:
         return topic if type(topic) is str and topic in self.topics else OTHER_TOPIC

@@ -229,7 +229,7 @@ class Link:
             self._failures = 0
             self._down_since = None
             if self._main:
-                self._telemetry.is_connected(connected=True)
+                self._telemetry.is_connected(self._settings.box, connected=True)
                 self._telemetry.event(Event.CONNECTED)
 
     async def _lost(self, error: BaseException, until: Callable[[], bool]) -> None:
@@ -241,7 +241,7 @@ class Link:
             self._down_since = now
         self._failures += 1
         if self._main:
-            self._telemetry.is_connected(connected=False)
+            self._telemetry.is_connected(self._settings.box, connected=False)
             event = Event.CONNECTION_LOST if had_session else Event.CONNECT_FAILED
             self._telemetry.event(
                 event, "warning", result=result_of(error), connection_attempt=self._failures

@@ -314,7 +314,7 @@ async def _prepare(program: Program, telemetry: Telemetry, stop: asyncio.Event) 
                 return Exit.USAGE
             result = result_of(error)
         failures += 1
-        telemetry.is_connected(connected=False)
+        telemetry.is_connected(settings.box, connected=False)
         telemetry.event(Event.CONNECT_FAILED, "warning", result=result, connection_attempt=failures)
         waited = runtime.monotonic() - begin
         if settings.reach and waited >= settings.reach:

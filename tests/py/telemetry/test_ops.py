@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tools import cli_docs
-from trex_client.model import REASONS
+from trex_client.model import BOXES, REASONS, InstanceStats
 from trex_client.telemetry import COUNTERS, PARKED_STATES, Alert, Telemetry
 
 pytestmark = pytest.mark.criterion("ac-0051")
@@ -21,8 +21,19 @@ OPS = ROOT / "ops"
 COMMANDS = dict(cli_docs.commands())
 GROUPS = [[name.split()[0]] for name in COMMANDS]
 _WORDS = re.compile(r"trex_[a-z_]+")
-_LABELS = {"trex_instance", "topic", "reason", "state", "alert", "le"}
-_OF_THE_DATABASE = "due|oldest_due_seconds|parked|blocked_keys|pending_cash_entries|connected"
+_LABELS = {"trex_instance", "box", "topic", "reason", "state", "alert", "le"}
+_OF_A_BOX = "due|oldest_due_seconds|parked|blocked_keys|connected"
+_OF_THE_DATABASE = f"{_OF_A_BOX}|pending_cash_entries"
+
+
+STATS = {
+    box: InstanceStats(
+        box, ready=1, due=1, deferred=1, waiting=1, leased=1, lease_ended=1, dead_letter=1,
+        permanent=1, conflict=1, unknown=1, abandoned=1, blocked_keys=1, oldest_due_at=None,
+        oldest_parked_at=None, capped=False,
+    )
+    for box in BOXES
+}  # fmt: skip
 
 
 def metrics():
@@ -38,6 +49,23 @@ def metrics():
         else:
             names.add(metric.name)
     return names
+
+
+def daemon(box):
+    """The telemetry of an instance's daemon that has said all it can about its box."""
+    telemetry = Telemetry("inst", stream=io.StringIO())
+    telemetry.is_connected(box, connected=True)
+    telemetry.stats(STATS[box], 1, 1.0)
+    return telemetry
+
+
+def series(telemetry):
+    return {
+        (sample.name, *sorted(sample.labels.items()))
+        for metric in telemetry.registry.collect()
+        for sample in metric.samples
+        if re.fullmatch(f"trex_({_OF_A_BOX})", sample.name)
+    }
 
 
 def rules():
@@ -114,7 +142,7 @@ def test_the_rules_name_only_metrics_and_labels_that_exist():
 
 
 def test_labels_are_ours_and_none_is_prometheuss():
-    telemetry = Telemetry("inst", stream=io.StringIO())
+    telemetry = daemon("outbox")
     for name in COUNTERS:
         telemetry.count(name, None)
     labels = {
@@ -136,6 +164,26 @@ def test_what_every_daemon_reads_from_the_database_is_not_summed():
     for expression in expressions():
         summed = rf"sum(?: by \([^)]*\))? ?\(trex_(?:{_OF_THE_DATABASE})\b"
         assert not re.search(summed, expression), expression
+
+
+def test_daemons_of_two_boxes_do_not_hide_each_others_numbers():
+    outbox, inbox = series(daemon("outbox")), series(daemon("inbox"))
+    assert {name for name, *_ in outbox} == {f"trex_{name}" for name in _OF_A_BOX.split("|")}
+    assert len(outbox) == len(inbox) > len(PARKED_STATES)
+    assert not outbox & inbox
+    found = 0
+    for expression in expressions():
+        if expression.startswith("label_values("):
+            continue
+        taken = re.findall(rf"trex_(?:{_OF_A_BOX})\b", expression)
+        grouped = rf"(?:max|min) by \(trex_instance, box(?:, state)?\) \(trex_(?:{_OF_A_BOX})\b"
+        assert len(taken) == len(re.findall(grouped, expression)), expression
+        found += len(taken)
+    assert found >= 14
+
+
+def test_who_works_on_no_box_says_nothing_about_one():
+    assert series(Telemetry("inst", stream=io.StringIO())) == set()
 
 
 def test_an_increase_is_seen_from_the_first_time():

@@ -410,11 +410,11 @@ async def test_the_gauges_show_what_the_database_says(new_db):
     def gauge(name, **labels):
         return made.telemetry.registry.get_sample_value(name, {"trex_instance": KEY, **labels})
 
-    await until(lambda: gauge("trex_due") == 3)
-    assert gauge("trex_parked", state="permanent") == 1
+    await until(lambda: gauge("trex_due", box="outbox") == 3)
+    assert gauge("trex_parked", box="outbox", state="permanent") == 1
     assert gauge("trex_pending_cash_entries") == len(ids)
-    assert 0 <= gauge("trex_oldest_due_seconds") < 120
-    assert gauge("trex_connected") == 1
+    assert 0 <= gauge("trex_oldest_due_seconds", box="outbox") < 120
+    assert gauge("trex_connected", box="outbox") == 1
     made.worker.stop()
     await running
     assert counters(made.telemetry)["claimed"] == 0
