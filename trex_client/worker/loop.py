@@ -79,7 +79,7 @@ class Worker:
         self._pump_link = Link(connect, settings, telemetry, self._runtime, main=True)
         self._aux_link = Link(connect, settings, telemetry, self._runtime)
         self._listen_link = Link(connect, settings, telemetry, self._runtime)
-        self._lease = settings.lease or timedelta(seconds=30)
+        self._lease: timedelta
         self._hints = Hints(self._now())
         self._held: dict[tuple[int, int], Held] = {}
         self._waiting: deque[Held] = deque()

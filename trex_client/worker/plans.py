@@ -101,7 +101,6 @@ class Once(Plan):
     limit: int | None = None
     started: float = 0.0
     claimed: int = 0
-    set_aside: int = 0
     sweep_next: bool = True
     tried: set[int] = field(default_factory=set)
     open: set[int] = field(default_factory=set)
@@ -131,7 +130,6 @@ class Once(Plan):
             Report(claim.message_id, claim.fence, "released", reason="waiting") for claim in beyond
         ]
         self.claimed += len(mine)
-        self.set_aside += len(back)
         old = {
             claim.message_id
             for claim in claims

@@ -374,6 +374,19 @@ def test_a_plan_that_is_over_claims_nothing() -> None:
     assert Plan(over=True).room(3) == 0
 
 
+@pytest.mark.parametrize(("now", "seconds"), [(101.0, 5.0), (110.0, 20.0)])
+def test_what_a_run_puts_back_stays_away_for_twice_as_long_as_it_has_run(
+    now: float, seconds: float
+) -> None:
+    mine, other = make_claim(topic="mine"), make_claim(topic="other")
+    run = Once(topic="mine", limit=5, started=100.0)
+    took, (back,) = run.take([mine, other], swept=False, now=now)
+    assert (took, run.claimed) == ([mine], 1)
+    assert (back.message_id, back.result, back.reason) == (other.message_id, "postponed", "waiting")
+    assert back.delay == timedelta(seconds=seconds)
+    assert run.room(3) == 3
+
+
 def test_a_run_ends_at_its_limit_and_after_all_that_is_old() -> None:
     claim = make_claim()
     run = Once(limit=2)

@@ -1,11 +1,10 @@
-"""A worker whose database answers late, on a clock of its own: what it may count on is what the
+"""A worker on a clock of its own, whose database answers late: what it may count on is what the
 database has committed, from the moment at which it was asked, and not from the answer."""
 
 from __future__ import annotations
 
 import asyncio
 import io
-import selectors
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.fake_time import on_fake_time
 from tests.support.rig import KEY, TOPIC, FakeSink
 from trex_client.memory import Clock, MemoryClient, MemoryDatabase
 from trex_client.model import Extended, Report
@@ -25,36 +25,12 @@ from trex_client.worker.link import Session
 from trex_client.worker.plans import Once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.criterion("ac-0046")
 LEASE = 10.0
 START = datetime(2030, 1, 1, tzinfo=UTC)
 NEVER = 10_000.0
-
-
-class _NoWait(selectors.DefaultSelector):
-    """Where others would wait, time passes."""
-
-    passed = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        found = super().select(0)
-        if not found:
-            assert timeout is not None, "everything waits for nothing"
-            self.passed += max(0.0, timeout)
-        return found
-
-
-class FakeTime(asyncio.SelectorEventLoop):
-    """An event loop with a clock that moves when all tasks wait, and only then."""
-
-    def __init__(self) -> None:
-        self._passing = _NoWait()
-        super().__init__(self._passing)
-
-    def time(self) -> float:
-        return self._passing.passed
 
 
 @dataclass
@@ -185,11 +161,6 @@ def worker_on(
     # All messages in the first claim, whatever there is room for.
     worker._room = lambda: 0 if worker.draining or worker._held else 10  # type: ignore[method-assign]
     return worker
-
-
-def on_fake_time(test: Coroutine[Any, Any, Any]) -> None:
-    with asyncio.Runner(loop_factory=FakeTime) as runner:
-        runner.run(test)
 
 
 async def _until(condition: Callable[[], Any]) -> None:
@@ -443,5 +414,110 @@ def test_nothing_begins_in_the_last_tenth_of_a_lease(lease: float, margin: float
         assert worker.may_send(held)
         held.lost = True
         assert not worker.may_send(held)
+
+    on_fake_time(play())
+
+
+def test_a_delivery_that_waits_gives_its_slot_away_and_takes_it_again() -> None:
+    """One slot: the next begins during the pause, and none is lost or won by it."""
+
+    async def play() -> None:
+        database = Database()
+        ids = database.enqueue(4)
+        begun: dict[int, float] = {}
+        running: list[int] = []
+
+        class Pausing:
+            async def process(self, held: Any, desk: Any) -> Report:
+                begun[held.claim.message_id] = database.at()
+                running.append(worker._running)
+                if len(begun) == 1:
+                    assert await desk.pause(held, 3.0)
+                    running.append(worker._running)
+                await asyncio.sleep(1.0)
+                return Report(held.claim.message_id, held.claim.fence, "completed")
+
+            async def close(self) -> None:
+                pass
+
+        worker = worker_on(database, FakeSink(), processor=Pausing(), linger=0.0)
+        worker._room = lambda: 0 if worker.draining else 10  # type: ignore[method-assign]
+        assert await worker.run() is Exit.OK
+        assert worker.counts["delivered"] == 4
+        assert (worker._running, worker._paused) == (0, 0)
+        assert [begun[one] for one in ids] == pytest.approx([0.0, 0.0, 1.0, 2.0], abs=0.2)
+        # After its pause the first one goes on at once, beside whoever has the slot by then.
+        assert running in ([1, 1, 1, 1, 1], [1, 1, 1, 2, 1], [1, 1, 1, 1, 2])
+
+    on_fake_time(play())
+
+
+def test_a_pause_ends_when_the_worker_leaves() -> None:
+    async def play() -> None:
+        database = Database()
+        (only,) = database.enqueue(1)
+        stayed: list[bool] = []
+
+        class Pausing:
+            async def process(self, held: Any, desk: Any) -> Report:
+                stayed.append(await desk.pause(held, 8.0))
+                return Report(only, held.claim.fence, "unknown", reason="shutdown")
+
+            async def close(self) -> None:
+                pass
+
+        worker = worker_on(database, FakeSink(), processor=Pausing(), plan=Plan())
+        running = asyncio.create_task(worker.run())
+        await _until(lambda: worker._paused)
+        worker.stop()
+        assert await running is Exit.OK
+        assert stayed == [False]
+        assert database.at() < 1.0
+        assert worker.counts["unknown"] == 1
+
+    on_fake_time(play())
+
+
+def test_what_is_fetched_ahead_follows_the_rate_of_the_last_second() -> None:
+    async def play() -> None:
+        worker = worker_on(Database(), FakeSink(), concurrency=4, prefetch=1000, batch=1000)
+        room = type(worker)._room
+        await asyncio.sleep(100.0)
+        assert room(worker) == 4
+        ends = worker._finished_starts
+        ends.extend([98.9] * 50 + [99.1] * 60 + [100.0] * 20)
+        # 80 in the last second, a quarter of it ahead.
+        assert (worker._rate(), room(worker)) == (80.0, 24)
+        ends.extend([99.5] * 5_000 + [100.0] * 5_000)
+        # The record is full after half a second: so twice as many in a whole one.
+        assert (len(ends), worker._rate()) == (10_000, 20_000.0)
+        assert room(worker) == 1000
+        worker._more = False
+        assert room(worker) == 0
+        worker._paused, worker._more = 100, True
+        ends.clear()
+        held = Held(make_claim(), received=0.0, deadline=NEVER)
+        worker._held = {(n, n): held for n in range(17)}
+        # Of those that pause, four times the slots don't count.
+        assert room(worker) == 3
+
+    on_fake_time(play())
+
+
+def test_the_age_of_the_oldest_is_by_the_clock_of_the_database() -> None:
+    """Which here is sixty years ahead of the worker's."""
+
+    async def play() -> None:
+        database = Database()
+        sink = Sink(database, {1: 9.0})
+        database.at()
+        database.enqueue(2)
+        worker = worker_on(database, sink, stats=4.0, plan=Plan())
+        worker._room = lambda: 0 if worker.draining or worker._held else 1  # type: ignore[method-assign]
+        running = asyncio.create_task(worker.run())
+        await asyncio.sleep(8.5)
+        assert worker._telemetry.oldest_due.labels(KEY)._value.get() == pytest.approx(8.0, abs=0.1)
+        worker.stop()
+        assert await running is Exit.OK
 
     on_fake_time(play())
