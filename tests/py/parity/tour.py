@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 from tests.py.parity.machine import Worlds
@@ -14,6 +15,9 @@ from trex_client.memory import MemoryClient
 from trex_client.model import Movement, Report
 from trex_client.model_authority import Viewer
 
+ODD: tuple[Any, ...] = (
+    None, "", " x", "é" * 256, -1, 2**63, Decimal("NaN"), timedelta(-1), [None], {},
+)  # fmt: skip
 OTHER = 15
 """A step of the instance `other`."""
 
@@ -318,7 +322,7 @@ class Tour(WholeMachine):
 
     def tour_of_refusals(self) -> None:
         """Each call once more for an instance that isn't the caller's, on a standby, and with each
-        argument missing."""
+        argument missing or odd."""
         once = {name: (args, kwargs) for name, args, kwargs in self.repeatable}
         for name, (args, kwargs) in sorted(once.items()):
             for twist in ("foreign", "standby"):
@@ -328,7 +332,10 @@ class Tour(WholeMachine):
                 known = inspect.signature(getattr(MemoryClient, name)).parameters
                 if not args and more.keys() <= known.keys():
                     self.step(0, name, **kwargs | more)
-            for number in range(len(args)):
-                self.step(0, name, *args[:number], None, *args[number + 1 :], **kwargs)
-            for key in kwargs:
-                self.step(0, name, *args, **kwargs | {key: None})
+            for value in ODD:
+                for number in range(len(args)):
+                    self.w.call("shop", name, *args[:number], value, *args[number + 1 :], **kwargs)
+                for key in kwargs:
+                    self.w.call("shop", name, *args, **kwargs | {key: value})
+            self.w.compare()
+            self.counts["steps"] += 1
