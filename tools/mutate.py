@@ -336,6 +336,7 @@ class Runner:
     seconds: dict[str, float] = field(default_factory=dict)
     calls: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
     verdicts: dict[Mutant, str] = field(default_factory=dict)
+    on_server: set[str] = field(default_factory=set)
     failed: bool = False
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -345,6 +346,7 @@ class Runner:
             return
         versions = sorted({v for item in items if (v := _version(item)) is not None})
         items[:] = [item for item in items if _version(item) in (None, versions[-1])]
+        self.on_server = {item.nodeid for item in items if _needs_server(item)}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test failed, in the first run or with a mutant."""
@@ -423,7 +425,12 @@ class Runner:
             if reads and total < MOST_SECONDS:
                 chosen.append(name)
                 total += self.seconds[name]
-        return chosen
+        # A module's tests share a database: together, and after those that need none.
+        modules = {
+            name: name.partition("::")[0] if name in self.on_server else "" for name in chosen
+        }
+        order = list(dict.fromkeys(["", *modules.values()]))
+        return sorted(chosen, key=lambda name: order.index(modules[name]))
 
     def _fork(self, mutant: Mutant | None, items: Sequence[pytest.Item], trial: Trial) -> int:
         sys.stdout.flush()
