@@ -37,7 +37,11 @@ _INSIDE = tuple(
     ipaddress.ip_network(name)
     for name in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "3fff::/20")
 )
-_HOST = re.compile(rb"[a-z0-9._-]+|[0-9a-f:.]+", re.ASCII)
+_LABEL = rb"[a-z0-9_-]{1,63}"
+_HOST = re.compile(
+    rb"(?!.{254})" + _LABEL + rb"(?:\." + _LABEL + rb")*\.?|[0-9a-f:.]*:[0-9a-f:.]*", re.ASCII
+)
+"""A name as DNS takes it, or an IPv6 address."""
 _MOST_ADDRESSES = 4
 
 
@@ -76,6 +80,7 @@ def parse_url(text: str, setting: str, allow_hosts: tuple[str, ...] = ()) -> htt
     """
     try:
         url = httpx.URL(text)
+        host = url.host  # decodes an international name
         port_ok = url.port is None or 0 < url.port < 65536
     except (httpx.InvalidURL, ValueError):
         raise ConfigError(setting) from None
@@ -83,9 +88,9 @@ def parse_url(text: str, setting: str, allow_hosts: tuple[str, ...] = ()) -> htt
         raise ConfigError(setting)
     if url.userinfo:
         raise ConfigError(f"{setting} holds a user or password")
-    if url.scheme == "http" and not is_loopback_host(url.host):
+    if url.scheme == "http" and not is_loopback_host(host):
         raise ConfigError(f"{setting} needs https")
-    if allow_hosts and url.host not in {host.lower() for host in allow_hosts}:
+    if allow_hosts and host not in {one.lower() for one in allow_hosts}:
         raise ConfigError(f"{setting} names a host that isn't in allow_hosts")
     return url.copy_with(fragment=None)
 
@@ -146,7 +151,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
             async with asyncio.timeout(timeout):
                 try:
                     found = await self._resolve(host, port)
-                except OSError:
+                except (OSError, UnicodeError):
                     raise httpcore.ConnectError from None
                 allowed = [address for address in found if self._rule.allows(host, address)]
                 if not allowed:

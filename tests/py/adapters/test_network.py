@@ -189,6 +189,12 @@ async def test_the_connection_goes_to_the_address_that_was_judged():
     assert calls == ["ledger.example"]
 
 
+@pytest.mark.parametrize("host", ["nowhere.invalid", "a..b", "a" * 300])
+async def test_a_name_that_nobody_knows_or_that_is_none_is_no_connection(host):
+    with pytest.raises(httpcore.ConnectError):
+        await GuardedBackend(AddressRule()).connect_tcp(host, 443, timeout=30.0)
+
+
 async def test_no_local_sockets():
     with pytest.raises(httpcore.ConnectError):
         await GuardedBackend(AddressRule()).connect_unix_socket("/run/docker.sock")
@@ -237,8 +243,19 @@ async def test_an_address_that_refuses_does_not_hide_the_next():
         ("http://[::ffff:127.0.0.1]/", False),
         ("http://127.0.0.1.nip.io/", False),
         ("gopher://ledger.example/", False),
+        ("https://xn--a/", False),
+        ("http://xn--a/", False),
+        ("https://xn--bcher-kva.example/", True),
+        ("https://a..b/", False),
+        ("https://.ledger.example/", False),
+        ("https://./", False),
+        (f"https://{'a' * 63}.example/", True),
+        (f"https://{'a' * 64}.example/", False),
+        (f"https://{'a.' * 126}a/", True),
+        (f"https://{'a.' * 126}aa/", False),
+        ("https://[2001:db8::1]/", True),
         ("https://LEDGER.example/", True),
-        ("https://ledger.example:8443/", True),
+        ("https://ledger.example.:8443/", True),
     ],
 )
 def test_urls(url, fine):
