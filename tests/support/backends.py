@@ -224,6 +224,7 @@ class Sessions:
         make_roles(server)
         self.database: Database = server.create_database(template)
         self.admin = self.database.connect()
+        self.admin.execute("set timezone = 'Asia/Kathmandu'")
         self.database.clock.freeze(START)
         self.dumper = Dumper(self.admin)
         self._free: dict[str, list[psycopg.Connection[Any]]] = {}

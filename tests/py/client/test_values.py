@@ -83,7 +83,7 @@ def test_numbers_that_are_no_bigint(bad: Any) -> None:
     "bad",
     [
         1.5, True, "1", float("nan"), Decimal("NaN"), Decimal("sNaN"), Decimal("Infinity"),
-        Decimal("1E38"), Decimal("1E-9999"),
+        Decimal("1E38"), Decimal("1E-1001"),
     ],
 )  # fmt: skip
 def test_amounts_are_exact_and_finite(bad: Any) -> None:
@@ -94,6 +94,18 @@ def test_amounts_are_exact_and_finite(bad: Any) -> None:
     ):
         with pytest.raises(InvalidArgument):
             call()
+
+
+@pytest.mark.parametrize(
+    ("good", "text"),
+    [
+        (Decimal("9E37"), "9" + "0" * 37), (Decimal("-1E-1000"), "-0." + "0" * 999 + "1"),
+        (Decimal("-0E-2000"), "0"), (Decimal("1.50"), "1.50"), (7, "7"),
+    ],
+)  # fmt: skip
+def test_amounts_travel_in_plain_digits(good: Any, text: str) -> None:
+    _, values = CALLS.complete(1, 1, balance=good, version=1)
+    assert text in values
 
 
 @pytest.mark.parametrize("bad", [30, 1.5, "30s", True, timedelta.max, timedelta.min])

@@ -132,7 +132,7 @@ class Worlds:
         self.log.append(f"{self.clock()} {instance}.{name}{args} {kwargs} -> {first}")
         self._count(name, first)
         for house, result in zip(self.houses, results[1:], strict=True):
-            assert result == first, (
+            assert (result, repr(result)) == (first, repr(first)), (
                 f"{self.history()}\nsimulation: {first!r}\n"
                 f"PostgreSQL {house.database.server.full}: {result!r}"
             )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import threading
 from contextlib import contextmanager
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import psycopg
@@ -410,6 +412,29 @@ def test_planted_drift_is_told_once(postgres, kind):
         assert not finding.recoverable
     finally:
         _heal(postgres, shop)
+
+
+def test_the_simulation_says_what_sql_says():
+    """What drifts are called and what to do about them: every text of the twin is in the SQL."""
+    folder = Path(__file__).resolve().parents[3] / "sql/functions"
+    sql = "".join(path.read_text("utf-8") for path in folder.rglob("*reconcile*.sql"))
+    texts = set()
+    for name, function in inspect.getmembers(MemoryClient, inspect.isfunction):
+        ours = function.__code__.co_filename.endswith("_memory_reconcile.py")
+        if ours and (name.startswith("_check_") or name in {"_drifts", "_rights"}):
+            texts |= set(_texts(function.__code__)) - {function.__doc__}
+    assert len(texts) > 80
+    assert {text for text in texts if text not in sql} == set()
+
+
+def _texts(code):
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _texts(value)
+        elif isinstance(value, (tuple, frozenset)):
+            yield from (one for one in value if isinstance(one, str))
+        elif isinstance(value, str) and "<" not in value:
+            yield value
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ class Database:
 
     takes: Callable[[str, int], float] = lambda name, number: 0.0
     calls: list[tuple[float, str, tuple[Any, ...]]] = field(default_factory=list)
+    looked: list[tuple[int, datetime | None]] = field(default_factory=list)
     under_way: list[set[int]] = field(default_factory=list)
     on_listen: Callable[[], object] = lambda: None
     answers: dict[int, str] = field(default_factory=dict)
@@ -86,6 +87,8 @@ class Database:
     def __getattr__(self, name: str) -> Any:
         async def call(*args: Any, **rest: Any) -> Any:
             self.calls.append((self.at(), name, args))
+            if name == "exchange":
+                self.looked.append((rest["after"], rest["due_after"]))
             if name == "extend":
                 return await self._extend(*args, **rest)
             answer = getattr(self.client, name)(*args, **rest)
@@ -478,6 +481,52 @@ def test_a_pause_ends_when_the_worker_leaves() -> None:
     on_fake_time(play())
 
 
+def test_a_claim_goes_on_where_the_last_one_ended() -> None:
+    """And a sweep looks at everything, once a second."""
+
+    async def play() -> None:
+        database = Database()
+        ids = database.enqueue(3)
+        worker = worker_on(database, Sink(database, {}), plan=Plan(), concurrency=5, poll=0.1)
+        worker._room = lambda: 0 if worker.draining else 5  # type: ignore[method-assign]
+        assert not worker.ready
+        running = asyncio.create_task(worker.run())
+        await asyncio.sleep(0.9)
+        assert worker.ready
+        assert database.looked[0] == (0, None)
+        # Nothing else was due when these were claimed; a little earlier is safe.
+        assert database.looked[-1] == (max(ids), START - timedelta(seconds=0.2))
+        await asyncio.sleep(3.0)
+        assert 3 <= database.looked.count((0, None)) <= 5
+        worker.stop()
+        assert await running is Exit.OK
+        assert not worker.ready
+
+    on_fake_time(play())
+
+
+def test_what_a_run_of_one_topic_meets_of_others_is_put_back() -> None:
+    async def play() -> None:
+        database = Database()
+        (mine,) = database.enqueue(1)
+        others = [
+            database.client.enqueue("other", f"o{n}", payload_json="{}").message_id for n in "ab"
+        ]
+        plan = Once(topic=TOPIC, started=-7.0)
+        worker = worker_on(database, Sink(database, {}), plan=plan)
+        assert await worker.run() is Exit.OK
+        assert (worker.counts["delivered"], worker.counts["set_aside"]) == (1, 2)
+        ended = {row.message_id: row.kind for row in database.db.outcome.values()}
+        assert ended == dict.fromkeys(others, "postponed")
+        assert (KEY, mine) in database.db.receipt
+        for one in others:
+            until = database.db.delivery[KEY, one].deferred_until
+            assert until is not None
+            assert (until - START).total_seconds() == pytest.approx(14.0, abs=0.1)
+
+    on_fake_time(play())
+
+
 def test_what_is_fetched_ahead_follows_the_rate_of_the_last_second() -> None:
     async def play() -> None:
         worker = worker_on(Database(), FakeSink(), concurrency=4, prefetch=1000, batch=1000)
@@ -516,7 +565,8 @@ def test_the_age_of_the_oldest_is_by_the_clock_of_the_database() -> None:
         worker._room = lambda: 0 if worker.draining or worker._held else 1  # type: ignore[method-assign]
         running = asyncio.create_task(worker.run())
         await asyncio.sleep(8.5)
-        assert worker._telemetry.oldest_due.labels(KEY)._value.get() == pytest.approx(8.0, abs=0.1)
+        age = worker._telemetry.oldest_due.labels(KEY, "outbox")._value.get()
+        assert age == pytest.approx(8.0, abs=0.1)
         worker.stop()
         assert await running is Exit.OK
 
