@@ -85,6 +85,27 @@ def test_a_wrong_type_is_refused_by_name(name, argument):
         assert allowed
 
 
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [case for case in CASES if type(None) not in get_args(parameters(case[0])[case[1]])],
+    ids=".".join,
+)
+def test_what_is_required_is_refused_when_it_is_missing(name, argument):
+    if parameters(name)[argument] is not Any:  # a value may be null
+        with pytest.raises(InvalidArgument, match=f": {argument.removesuffix('s')}"):
+            getattr(AllCalls("shop"), name)(**arguments(name) | {argument: None})
+
+
+@pytest.mark.parametrize("wrong", ["kind", "tenant", "seller"])
+def test_a_part_of_a_viewer_is_refused_by_name(wrong):
+    for name in ("list_entitlements", "list_usage", "list_counters", "list_devices"):
+        given = arguments(name) | {"viewer": Viewer("admin"), "seller": "s"}
+        parts: dict[str, Any] = {"kind": "seller", wrong: 7}
+        viewer = Viewer(**parts)
+        with pytest.raises(InvalidArgument, match=f": viewer_{wrong}: "):
+            getattr(AllCalls("shop"), name)(**given | {"viewer": viewer})
+
+
 NUMBER = "a whole number of 64 bits"
 DIGITS = "Decimal or int, at most 38 digits before the point and 1000 after it"
 TEXT = "JSON text, at most 256 levels deep, no NUL, no lone surrogates, no number beyond numeric"

@@ -221,3 +221,6 @@ def test_rendered_calls_quote_every_value() -> None:
     assert "'''; drop table x; --'::text" in text
     assert "%s" not in text
     assert text.count(";") == 3
+    assert text.endswith("::text) as r;")
+    assert "=> null::interval, " in text
+    assert "X" not in text.replace("TX", "")

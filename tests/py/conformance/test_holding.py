@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.backends import text
+from tests.support.backends import WHO, text
 from trex_client.errors import ClaimLost, EndedOtherwise, InvalidArgument, NotFound
 from trex_client.model import Extended, Recorded
 
@@ -87,6 +87,15 @@ def test_a_lapsed_claim_of_an_ordering_key_is_not_revived_beside_another(
     backend.advance(2)
     (answer,) = shop.extend([1], [one.fence], lease=2 * SECOND)
     assert answer.status == "extended"
+    shop.fail(1, one.fence)
+    (two,) = shop.claim("w", lease=2 * SECOND)
+    shop.redrive([1], **WHO)
+    backend.advance(2)
+    (again,) = shop.claim("w", lease=2 * SECOND)
+    assert (two.message_id, again.message_id) == (2, 1)
+    answers = shop.extend([2, 1], [two.fence, again.fence], lease=5 * SECOND)
+    assert [answer.status for answer in answers] == ["claim_lost", "extended"]
+    assert answers[0].lease_until is None
 
 
 def test_mark_sent(backend: Backend, shop: Trex) -> None:
@@ -156,6 +165,13 @@ def test_listen(backend: Backend, shop: Trex) -> None:
     shop.unlisten("w1")
     shop.unlisten("w1")
     assert [row["worker"] for row in backend.rows("listener")] == ["w2"]
+    with backend.rolled_back(shop):
+        shop.listen("w2", 60 * SECOND)
+        shop.unlisten("w2")
+    assert backend.row("listener", worker="w2")["until"] == text(now + 9 * SECOND)
+    with backend.rolled_back(shop):
+        shop.listen("w2", 60 * SECOND)
+    assert backend.row("listener", worker="w2")["until"] == text(now + 9 * SECOND)
     # Rows of workers that are long gone are removed by others.
     backend.advance(3600 + 10)
     shop.listen("w3", SECOND)

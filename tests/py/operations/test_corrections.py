@@ -92,6 +92,16 @@ def test_refusals(backend, shop, error, operation, amount, version, balance):
     assert backend.dump() == before
 
 
+def test_each_correction_builds_on_the_last_one(backend, shop):
+    for number in range(4):
+        done = shop.correct("buy", f"c{number}", "refund", -10, number, **BY)
+        assert (done.status, done.version, done.balance) == (
+            "applied",
+            number + 1,
+            90 - 10 * number,
+        )
+
+
 def test_a_full_correction_leaves_nothing_and_not_less(shop):
     assert shop.correct("buy", "c1", "refund", -100, 0, **BY).balance == 0
     with pytest.raises(Forbidden):

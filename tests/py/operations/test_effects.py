@@ -122,6 +122,29 @@ def test_deadlines_and_overdue(backend):
     assert (late.state, late.alert) == ("in_progress", "effect.lease_ended")
 
 
+def test_the_overdue_come_by_their_deadlines_and_those_given_up_not_at_all(backend):
+    shop = backend.register("shop")
+    ids = []
+    for number in range(4):
+        ids.append(shop.enqueue("t", f"k{number}", {}).message_id)
+        backend.advance(60)
+    (claim,) = shop.claim("w")
+    shop.fail(claim.message_id, claim.fence)
+    shop.resolve(claim.message_id, "abandon", evidence="e", **WHO)
+    stays = {"open": {"longest_stay": 3600}}
+    opened = [{"event": "open", "to": "open", "roles": ["clerk"]}]
+    shop.machine_load("case", {"states": stays, "transitions": opened}, **WHO)
+    for entity in ("b", "a"):
+        shop.transition("case", entity, "open", 0, entity, actor="a", role="clerk", reason="r")
+    backend.advance(7200)
+    late = shop.overdue()
+    by_deadline = sorted(late, key=lambda one: one.deadline)
+    assert late == by_deadline
+    assert [one.message_id for one in late] == [*ids[1:], None, None]
+    assert [one.entity for one in late[-2:]] == ["a", "b"]
+    assert shop.overdue(limit=2) == late[:2]
+
+
 def test_the_stay_in_unknown_is_visible_until_resolved(backend):
     world = World(backend)
     world.do("claim")

@@ -129,6 +129,16 @@ def decide(
     return report
 
 
+@pytest.mark.parametrize(
+    ("reason", "result"),
+    [("shutdown", "released"), ("not_started", "released"), ("timeout", "unknown")],
+)
+def test_a_look_up_that_was_not_made_costs_nothing(reason: str, result: str) -> None:
+    sink = Sink(found=[NotSure(reason)], policy="lookup", can_lookup=True)
+    report = decide(sink, uncertain=True, effect_policy="lookup")
+    assert (report.result, report.reason, sink.calls) == (result, reason, 0)
+
+
 def said(report: Report) -> tuple[Any, ...]:
     return report.result, report.reason, report.absent, report.park
 

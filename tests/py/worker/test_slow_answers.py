@@ -501,6 +501,14 @@ def test_a_claim_goes_on_where_the_last_one_ended() -> None:
         worker.stop()
         assert await running is Exit.OK
         assert not worker.ready
+        value = worker._telemetry.registry.get_sample_value
+        spans = {
+            name: value(f"trex_{name}_seconds_count", {"trex_instance": KEY})
+            for name in ("claim", "deliver", "record", "end_to_end")
+        }
+        asked = len(database.looked)
+        assert spans == {"claim": asked, "deliver": 3, "record": spans["record"], "end_to_end": 3}
+        assert 1 <= spans["record"] <= 3
 
     on_fake_time(play())
 
