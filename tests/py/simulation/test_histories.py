@@ -18,7 +18,7 @@ from trex_client.simulate.checks import Account
 from trex_client.simulate.runner import _in_loop, follow
 
 ROOT = Path(__file__).resolve().parents[3]
-HISTORIES = scale("SIMULATE_HISTORIES", 6000)
+HISTORIES = scale("SIMULATE_HISTORIES", 30_000)
 SEED = scale("SIMULATE_SEED", 20300101)
 JOBS = scale("SIMULATE_JOBS", 1)
 
