@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from trex_client.cli._exit import note
+from trex_client.model import InstanceStats
 from trex_client.model_operations import MachineCell
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ def show(result: object, *, as_json: bool, title: str = "") -> None:
         line(as_mapping(result))
     else:
         _sheet(as_mapping(result), title)
+        if isinstance(result, InstanceStats) and result.abandoned:
+            note(
+                "abandoned doesn't end doubt: where trex parked says uncertain, look at the ledger,"
+                " then trex resolve ID delivered or absent"
+            )
 
 
 def _machine(cells: Sequence[MachineCell]) -> None:

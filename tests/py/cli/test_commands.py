@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shutil
 import socket
 import subprocess
@@ -528,6 +529,23 @@ def test_tables_for_eyes_and_ndjson_for_pipes(trex: Trex, enqueued: Enqueue) -> 
     assert json.loads(in_terminal("stats", "--json", **trex.environment))["leased"] == 1
     piped = trex.process("stats")
     assert (piped.code, piped.row["leased"]) == (0, 1)
+
+
+def test_what_was_given_up_in_doubt_is_not_forgotten(trex: Trex, enqueued: Enqueue) -> None:
+    enqueued("k")
+    message_id, fence = claim(trex)
+    assert trex("unknown", message_id, fence, "--park").code == 0
+    hint = "trex resolve ID delivered or absent"
+    assert hint not in in_terminal("stats", **trex.environment)
+    assert trex("resolve", message_id, "abandon", "--evidence", "e", *WHY).code == 0
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", in_terminal("stats", **trex.environment))
+    assert re.search(r"abandoned\W+1\b", shown)
+    assert hint in shown
+    assert "uncertain" in in_terminal("parked", **trex.environment)
+    piped = trex.process("stats")
+    assert (piped.row["abandoned"], piped.err) == (1, "")
+    assert trex("resolve", message_id, "absent", "--evidence", "e", *WHY).code == 0
+    assert not trex("parked").row["uncertain"]
 
 
 def test_a_reader_that_goes_away_is_no_error(trex: Trex) -> None:
