@@ -1,5 +1,6 @@
 -- Parked messages stand at 'infinity' in the claim index, in message_id order, so a page reads
--- no others but waiting ones.
+-- no others but waiting ones. With `= 'infinity'` the order would be message_id's alone, which
+-- the primary key has too, and it would read the whole instance.
 create or replace function trex.list_parked(
     p_instance_key text,
     p_limit integer default 100,
@@ -32,8 +33,7 @@ begin
         select w.*
         from trex.delivery w
         where w.instance_key = p_instance_key and w.box = p_box and w.message_id > 0
-            and w.deferred_until = 'infinity'
-            and w.message_id > p_after and w.parked is not null
+            and (w.deferred_until, w.message_id) > ('infinity', p_after) and w.parked is not null
         order by w.deferred_until, w.message_id
         limit p_limit
     ) d
@@ -56,7 +56,7 @@ begin
         where w.instance_key = p_instance_key and w.message_id = d.message_id and w.fence = d.fence
         limit 1
     ) o on true
-    order by d.message_id;
+    order by d.deferred_until, d.message_id;
 end
 $$;
 

@@ -45,7 +45,7 @@ def test_e1_a_held_snapshot_costs_a_worker_nothing_and_is_named(pg_db):
     conn = pg_db.connect()
     holder = snapshot(pg_db)
     started = time.monotonic()
-    hint, hinted, swept = 0, [], []
+    hint, hinted, swept, counted, listed = 0, [], [], [], []
     for start in range(0, CHURN, 1000):
         client.enqueue_many([movement(n) for n in range(start, start + 1000)])
         hinted.append(buffers(conn, f"trex.claim('{KEY}', 'w', 10, p_after => {hint})"))
@@ -54,10 +54,16 @@ def test_e1_a_held_snapshot_costs_a_worker_nothing_and_is_named(pg_db):
         client.record([Report(c.message_id, c.fence, "completed") for c in claims])
         hint = claims[-1].message_id
         conn.execute("vacuum trex.delivery")
+        counted.append(buffers(conn, f"trex.stats('{KEY}')"))
+        listed.append(buffers(conn, f"trex.list_parked('{KEY}')"))
     emit("bloat", {"messages": CHURN}, seconds=time.monotonic() - started)
     # A sweep wades through what vacuum may not remove; a worker with its hint doesn't.
     assert max(hinted[1:]) < 300
     assert swept[-1] > 2 * hinted[-1]
+    # Reads go by the index of claims too: stats wades through its dead ready rows once, and
+    # nothing was ever parked.
+    assert max(c / s for c, s in zip(counted[1:], swept[1:], strict=True)) < 1.5
+    assert max(listed[1:]) < 50
     conn.execute(
         "do $$ begin for n in 1..100001 loop perform pg_current_xact_id(); commit; end loop; end $$"
     )
