@@ -82,7 +82,8 @@ class World:
             raise step
         await asyncio.sleep(step)
 
-    def is_connected(self, *, connected: bool) -> None:
+    def is_connected(self, box: str, *, connected: bool) -> None:
+        assert box == "outbox"
         self.said.append(connected)
 
     def event(self, event: Event, level: str = "info", **fields: Any) -> None:
