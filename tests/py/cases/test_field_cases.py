@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from tests.support.backends import WHO, text
+from tests.support.looks import stopped_at
 from tests.support.sessions import Session, waits
 from trex_client.errors import (
     ClaimLost,
@@ -27,6 +28,8 @@ from trex_client.memory import _backoff
 from trex_client.model import Movement, Report
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.backends import Backend, PostgresBackend
     from trex_client.api import Trex
     from trex_client.model import Claim
@@ -49,9 +52,80 @@ def ids(claims: list[Claim]) -> list[int]:
 # A. Lease, fence, stale worker
 
 
-@pytest.mark.parametrize("meanwhile", ["completed", "claimed again"])
-def test_a1_the_sweep_repeats_its_test(postgres: PostgresBackend, meanwhile: str) -> None:
+class Looking:
+    """One message, and a claim that has seen that it could be claimed, and has yet to lock it.
+
+    Args:
+        path: which of the looks of a claim: at ready rows, at them when something is due as well,
+            at due rows, at those of a correlation.
+        lapsed: the message has a lease that ended, `fence`; else it has none.
+    """
+
+    def __init__(self, postgres: PostgresBackend, path: str, *, lapsed: bool) -> None:
+        postgres.uncompared()
+        self.postgres = postgres
+        # Whether anything is due is asked before due rows are.
+        self.look = 2 if path == "due" else 1
+        self.shop = postgres.register("shop", max_attempts=9)
+        # The first claim after a start raises the epoch, and all others wait for its end.
+        self.shop.claim("first")
+        delay = SECOND if path == "due" else None
+        self.shop.enqueue("t", "k", {}, correlation_id="c", delay=delay)
+        if path == "due":
+            postgres.advance(1)
+        self.fence = 0
+        if lapsed:
+            (claim,) = self.shop.claim("old", lease=SECOND)
+            self.fence = claim.fence
+            postgres.advance(1)
+        self.others: list[int] = []
+        if path == "ready beside due":
+            self.others = [self.shop.enqueue("t", "other", {}, delay=SECOND).message_id]
+            postgres.advance(1)
+        self.correlation_id = "c" if path == "correlation" else None
+
+    def claims(self, meanwhile: Callable[[], object]) -> list[int]:
+        """What the claim gets beside `others` when the row has changed at that moment."""
+        client = self.postgres.client("shop", "second")
+        conn = self.postgres.connection(client)
+        with stopped_at(self.postgres.admin, conn, 1, look=self.look) as go_on:
+            call = Session(client, conn).start(
+                "claim", "late", 9, correlation_id=self.correlation_id
+            )
+            assert waits(self.postgres.admin, call)
+            meanwhile()
+            before = self.postgres.rows("delivery", message_id=1)
+            go_on()
+            got = ids(call.outcome())
+        assert self.postgres.rows("delivery", message_id=1) == before
+        return [number for number in got if number not in self.others]
+
+
+PATHS = ["ready", "ready beside due", "due", "correlation"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("meanwhile", ["completed", "extended", "retried", "claimed again"])
+def test_a1_the_sweep_repeats_its_test(
+    postgres: PostgresBackend, meanwhile: str, path: str
+) -> None:
     """The sweep is part of claim: it tests state and lease on the row that it has locked."""
+    looking = Looking(postgres, path, lapsed=True)
+    shop, fence = looking.shop, looking.fence
+    changes: dict[str, Callable[[], object]] = {
+        "completed": lambda: shop.complete(1, fence),
+        "extended": lambda: shop.extend([1], [fence]),
+        "retried": lambda: shop.retry(1, fence, delay=HOUR),
+        "claimed again": lambda: shop.claim("v", 9),
+    }
+    assert looking.claims(changes[meanwhile]) == []
+    # The end that the sweep would write is written once, by who has claimed the row.
+    ends = postgres.rows("outcome", kind="lease_expired")
+    assert len(ends) == (meanwhile == "claimed again")
+
+
+@pytest.mark.parametrize("meanwhile", ["completed", "claimed again"])
+def test_a1_the_sweep_steps_over_a_locked_row(postgres: PostgresBackend, meanwhile: str) -> None:
     postgres.uncompared()
     shop = postgres.register("shop")
     fill(shop, 1)
@@ -440,8 +514,27 @@ def test_d3_a_conflict_as_data_leaves_it_usable(backend: Backend, shop: Trex) ->
     assert len(backend.rows("message")) == 2
 
 
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("change", ["claimed", "deferred", "completed"])
+def test_d6_the_test_is_repeated_after_the_lock(
+    postgres: PostgresBackend, change: str, path: str
+) -> None:
+    """A row that a claim has seen, and that somebody else claims before it is locked."""
+    looking = Looking(postgres, path, lapsed=False)
+
+    def meanwhile() -> None:
+        fences = {c.message_id: c.fence for c in looking.shop.claim("v", 9)}
+        assert 1 in fences
+        if change == "deferred":
+            looking.shop.retry(1, fences[1], delay=HOUR)
+        elif change == "completed":
+            looking.shop.complete(1, fences[1])
+
+    assert looking.claims(meanwhile) == []
+
+
 @pytest.mark.parametrize("change", ["deferred", "completed"])
-def test_d6_the_test_is_repeated_after_the_lock(postgres: PostgresBackend, change: str) -> None:
+def test_d6_a_locked_row_is_stepped_over(postgres: PostgresBackend, change: str) -> None:
     """Row 1 is locked while it changes: a targeted claim steps over it, and later finds it as it is
     then."""
     postgres.uncompared()

@@ -173,6 +173,35 @@ def test_d5_sixteen_claimers_with_stale_statistics(
         postgres.connection(client).execute("reset all")
 
 
+@pytest.mark.criterion("ac-0031")
+@pytest.mark.case("D6")
+def test_eight_claimers_of_one_correlation(postgres: PostgresBackend) -> None:
+    """Six of them ask for the correlation, and two for anything: no live lease is given twice."""
+    postgres.uncompared()
+    shop = postgres.register("shop")
+    clients = [postgres.client("shop", ("full", "second")[n % 2]) for n in range(8)]
+    claims: list[tuple[int, int]] = []
+
+    def claimer(client: Trex, correlation_id: str | None) -> Callable[[], None]:
+        def work() -> None:
+            while found := client.claim("w", 5, lease=900 * SECOND, correlation_id=correlation_id):
+                claims.extend([(c.message_id, c.fence) for c in found])
+
+        return work
+
+    for round_ in range(5):
+        name = f"c{round_}"
+        shop.enqueue_many([Movement("t", f"{name}-{n}", n, correlation_id=name) for n in range(60)])
+        works = [claimer(c, name if n % 4 else None) for n, c in enumerate(clients)]
+        errors = together(*works)
+        assert not errors, errors
+        got = Counter(message_id for message_id, _ in claims)
+        assert max(got.values()) == 1, f"given twice: {+(got - Counter(set(got)))}"
+    assert len(claims) == 300
+    assert {(r["message_id"], r["fence"]) for r in postgres.rows("delivery")} == set(claims)
+    print({"claimed": len(claims)})
+
+
 @pytest.mark.criterion("ac-0030")
 @pytest.mark.parametrize("ordering_key", [None, "lane"])
 def test_two_enqueuers_of_one_key(postgres: PostgresBackend, ordering_key: str | None) -> None:
