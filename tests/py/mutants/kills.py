@@ -11,6 +11,7 @@ from psycopg.rows import dict_row
 from tests.support.databases import role_name
 from tests.support.interleavings import Answer, Session
 from tests.support.invariants import violations
+from tests.support.looks import stopped_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -306,6 +307,24 @@ def fences_of_two_sessions(rig: Rig) -> None:
         fences.append(row["fence"])
         rig.call("release", on=conn, message_id=message_id, fence=row["fence"])
     assert fences == sorted(fences), fences
+
+
+def look_then_lock(rig: Rig) -> None:
+    """A row that is claimed after another claim has seen it, and before that has locked it."""
+    # The first claim after a start raises the epoch, and all others wait for its end.
+    assert rig.claim() == []
+    for correlation_id in (None, "c"):
+        message_id = rig.enqueue(f"of {correlation_id}", correlation_id=correlation_id)
+        late = rig.session()
+        query = "select to_jsonb(c) from trex.claim(%s, 'late', p_correlation_id => %s) c"
+        with stopped_at(rig.admin, late.conn, message_id) as go_on:
+            assert rig.start(late, query, rig.key, correlation_id), "it didn't look at the row"
+            (mine,) = rig.claim()
+            go_on()
+            answer = rig.finish(late)
+        assert answer.rows == [], "a live lease was given twice"
+        assert rig.row(message_id)["fence"] == mine["fence"]
+    rig.sound()
 
 
 def lease_by_the_clock(rig: Rig) -> None:
@@ -804,6 +823,7 @@ KILLS: dict[str, Callable[[Rig], None]] = {
         redriven_under_a_claim,
         fence_after_the_lock,
         fences_of_two_sessions,
+        look_then_lock,
         lease_by_the_clock,
         claim_limit,
         attempts,

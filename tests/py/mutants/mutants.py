@@ -172,6 +172,45 @@ MUTANTS: tuple[Mutant, ...] = (
         ("claim_limit",),
     ),
     one(
+        "rows seen and not locked",
+        TAKE,
+        "            limit p_limit\n            for no key update skip locked",
+        "            limit p_limit",
+        "look_then_lock",
+        code="TX902",
+    ),
+    Mutant(
+        "seen, then locked without another look (by correlation)",
+        (
+            (
+                TAKE,
+                (
+                    "                                and d.ctid <> all(v_tids)\n"
+                    "                            limit 1\n"
+                    "                            for no key update skip locked\n"
+                ),
+                (
+                    "                                and d.ctid <> all(v_tids)\n"
+                    "                            limit 1\n"
+                ),
+            ),
+            (
+                TAKE,
+                "                    ) q\n                );\n",
+                (
+                    "                    ) q\n                );\n"
+                    "                v_special := array(\n"
+                    "                    select d.message_id from trex.delivery d\n"
+                    "                    where d.instance_key = v_key"
+                    " and d.message_id = any(v_special)\n"
+                    "                    order by d.message_id for no key update skip locked\n"
+                    "                );\n"
+                ),
+            ),
+        ),
+        ("look_then_lock",),
+    ),
+    one(
         "limit off by one",
         TAKE,
         "            limit p_limit\n            for no key update skip locked",
