@@ -69,6 +69,17 @@ def claim(worker: str, limit: int = 1, *, begin: bool = True) -> Maker:
     )
 
 
+def claim_of(correlation_id: str, worker: str, limit: int = 1) -> Maker:
+    """A claim of the messages of one correlation."""
+    return do(
+        "select to_jsonb(c) from trex.claim(%s, %s, %s, '30 s', p_correlation_id => %s) c",
+        worker,
+        limit,
+        correlation_id,
+        begin=True,
+    )
+
+
 def outcome(
     function: str, message_id: Any, fence: Any, *, begin: bool = False, more: str = ""
 ) -> Maker:
@@ -251,6 +262,67 @@ CLAIMS = Scenario(
     claims_setup,
     claims_check,
     {"claims": 400, "rolled back": 80, "drained": 100},
+)
+
+
+def targeted_claims_setup(run: Run) -> None:
+    run.enqueue("lapsed", p_correlation_id="c")
+    hold_all(run)
+    run.clock_forward(31)
+    run.enqueue("other", p_correlation_id="d")
+    run.enqueue("m1", "m2", p_correlation_id="c")
+
+
+def targeted_claims_check(run: Run) -> None:
+    claims_check(run)
+    for session, correlations in (("a", {"c"}), ("b", {"c"}), ("c", {"c", "d"})):
+        assert {row["correlation_id"] for row in run.got(session, 0)} <= correlations
+    run.counts["targeted"] += len(run.got("a", 0)) + len(run.got("b", 0))
+
+
+TARGETED_CLAIMS = Scenario(
+    "targeted-claims",
+    {
+        "a": [claim_of("c", "a", 2), "commit"],
+        "b": [claim_of("c", "b", 2), "rollback"],
+        "c": [
+            claim("c", 2),
+            "commit",
+            outcome("complete", mine("c", 0, "message_id"), mine("c", 0, "fence")),
+        ],
+    },
+    targeted_claims_setup,
+    targeted_claims_check,
+    {"claims": 350, "targeted": 180, "rolled back": 80, "drained": 200},
+)
+
+
+def targeted_late_check(run: Run) -> None:
+    effects_are_deliveries(run)
+    taken = [row["fence"] for rows in claimed(run).values() for row in rows]
+    assert len(taken) <= 1, f"a live lease given twice: {taken}"
+    if taken:
+        fence = run.receipts().get(run.memo["m"])
+        assert fence in (None, *taken), "somebody else's fence after a reclaim"
+        run.counts["reclaims"] += 1
+
+
+TARGETED_LATE = Scenario(
+    "targeted-late",
+    {
+        "a": [complete_with_effect(named("m"), fences("m")), "commit"],
+        "t": [ADVANCE],
+        "b": [
+            claim_of("c", "b"),
+            "commit",
+            complete_with_effect(mine("b", 0, "message_id"), mine("b", 0, "fence")),
+            "commit",
+        ],
+        "c": [claim_of("c", "c"), "commit"],
+    },
+    held("m", p_correlation_id="c"),
+    targeted_late_check,
+    {"recorded": 80, "completions": 80, "TX409": 8, "reclaims": 8, "lock waits": 5},
 )
 
 
@@ -1025,6 +1097,8 @@ SCENARIOS: dict[str, Scenario] = {
     for scenario in (
         LATE_COMPLETE,
         CLAIMS,
+        TARGETED_CLAIMS,
+        TARGETED_LATE,
         AT_MOST_ONCE,
         HOLD,
         EXTEND,

@@ -113,6 +113,14 @@ def test_a_late_worker_without_fences_is_found(pg_db: Database) -> None:
         ("_live_siblings", "and s.parked is null", "and false", "resend-open-claim"),
         ("_live_siblings", "and s.parked is null", "and false", "two-heartbeats"),
         ("_live_siblings", "and s.parked is null", "and false", "expedite-key"),
+        (
+            "_take", "limit 1\n                            for no key update skip locked",
+            "limit 1", "targeted-claims",
+        ),
+        (
+            "_take", "or d.lease_until <= p_now)\n                                and d.ctid <>",
+            "or true) and d.ctid <>", "targeted-late",
+        ),
         ("_sift", "if v_ended < v_leased then", "if false then", "extend-lapses"),
         ("purge", "v_id and m.payload is not null;", "v_id;", "purges"),
         ("reconcile", "for update;", ";", "same-run"),
