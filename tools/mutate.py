@@ -544,7 +544,7 @@ def report(verdicts: dict[Mutant, str], every: Counter[str], seed: int, *, serve
         "",
         (
             f"{len(verdicts):,} of {every.total():,} mutants, drawn with seed {seed}; judged by"
-            f" {by}. Of a sample, the score may be {margin:.0%} too high."
+            f" {by}. Of a sample, the score may be {margin:.1%} too high."
         ),
         "",
         "| file | mutants | tried | found | by taking too long | equivalent | live | score |",
@@ -559,7 +559,7 @@ def report(verdicts: dict[Mutant, str], every: Counter[str], seed: int, *, serve
         tried = counts.total() - counts["not possible"]
         lines.append(
             f"| {name} | {number:,} | {tried:,} | {counts['killed']:,} | {counts['too slow']:,}"
-            f" | {counts['equivalent']:,} | {counts['lives']:,} | {score(counts):.0%} |"
+            f" | {counts['equivalent']:,} | {counts['lives']:,} | {score(counts):.1%} |"
         )
     lines += ["", "## Those that live", "", "| where | line | change | why |", "|---|---|---|---|"]
     for mutant, why in sorted(survivors, key=lambda one: (one[0].place.file, one[0].line)):
