@@ -1,8 +1,9 @@
 """The long proofs: `make prove`, or `python -m tools.prove --quick`.
 
 Runs every harness with large counts, shows how far it is, and writes docs/proof/report.md with its
-plots. The harnesses are the tests of CI; environment variables make them longer. What they count is
-read from what they print: lines of `tests.support.counts.emit`, and dicts of integers.
+plots after each of them. The harnesses are the tests of CI; environment variables make them longer.
+What they count is read from what they print: lines of `tests.support.counts.emit`, and dicts of
+integers. Exit codes: 0 every harness passed, 1 not every one, 2 usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,11 +34,15 @@ from trex_client.embedded import find_servers
 from trex_client.simulate import Settings, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "docs" / "proof"
 _COLOURS = ("#3d6f8e", "#8a8f3c")
+_SCALES = (0.0, 1_000.0)
+"""Above the first, up to the second."""
+_GRACE = 30.0
+"""Seconds that an interrupted harness has for ending its servers."""
 _UNSCALED = frozenset({"SEARCH_DEPTH", "ALL_VERSIONS", "PYTHON_REPORT"})
 """Sizes that aren't counts."""
 
@@ -141,10 +148,15 @@ HARNESSES = (
 
 @dataclass
 class Result:
-    """What a harness has done."""
+    """What a harness has done.
+
+    Args:
+        well: it ended without a failure.
+        tests, skipped: how many tests passed, and how many didn't run.
+    """
 
     harness: Harness
-    good: bool
+    well: bool
     seconds: float
     counts: Counter[str] = field(default_factory=Counter)
     tests: int = 0
@@ -156,6 +168,18 @@ class Result:
     def size(self) -> int:
         """How many of its unit."""
         return self.counts[self.harness.unit]
+
+    @property
+    def verdict(self) -> str:
+        """`passed`, `skipped k of n` or `failed`; what has counted nothing has proved nothing."""
+        if self.well and self.skipped:
+            return f"skipped {self.skipped} of {self.tests + self.skipped}"
+        return "passed" if self.well and self.size > 0 else "failed"
+
+    @property
+    def good(self) -> bool:
+        """Whether it passed, all of it."""
+        return self.verdict == "passed"
 
 
 def simulate(settings: Settings, tell: Callable[[str], None]) -> Result:
@@ -193,8 +217,8 @@ def pytest(
         if jobs > 1:
             command += ["-n", str(jobs), "--dist=worksteal"]
         with subprocess.Popen(
-            [*command, *harness.tests], cwd=ROOT, env=env, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [*command, *harness.tests], cwd=ROOT, env=env, text=True, process_group=0,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         ) as process:  # fmt: skip
             lines = _follow(process, log, harness, tell)
         counts = read_counts(lines, log.read_text(encoding="utf-8").splitlines())
@@ -203,6 +227,8 @@ def pytest(
         for number, word in re.findall(r"(\d+) (passed|failed|errors?|skipped)\b", lines[-1])
     })  # fmt: skip
     failures = [line for line in lines if re.match(r"(FAILED|ERROR) ", line)]
+    if not counts[harness.unit] and not summary["skipped"]:
+        failures.append(f"counted no {harness.unit}")
     return Result(
         harness, process.returncode == 0, time.monotonic() - started, counts, summary["passed"],
         summary["skipped"], failures,
@@ -223,10 +249,27 @@ def _follow(
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    lines.extend(line.rstrip("\n") for line in process.stdout)
-    process.wait()
-    watcher.join()
+    try:
+        lines.extend(line.rstrip("\n") for line in process.stdout)
+        process.wait()
+    except BaseException:
+        _end(process)
+        raise
+    finally:
+        watcher.join()
     return lines or [""]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Interrupt a harness and all its processes; kill what is left of them after a while, or after
+    another Ctrl-C."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.communicate(timeout=_GRACE)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def read_counts(lines: Iterable[str], log: Iterable[str]) -> Counter[str]:
@@ -277,8 +320,8 @@ def bars(title: str, rows: list[tuple[str, float, str]]) -> str:
     return "\n".join([*out, "</svg>", ""])
 
 
-def report(results: list[Result], *, command: str, seconds: float, seed: int) -> str:
-    """Write the plots and return the text of the report."""
+def report(results: list[Result], *, command: str, seconds: float, seed: int, left: int = 0) -> str:
+    """Write the plots and return the text of the report; `left` harnesses haven't run yet."""
     OUT.mkdir(parents=True, exist_ok=True)
     counts = {result.harness.name: result.counts for result in results}
     plots = {
@@ -302,7 +345,11 @@ def report(results: list[Result], *, command: str, seconds: float, seed: int) ->
     for name, svg in plots.items():
         (OUT / f"{name}.svg").write_text(svg, encoding="utf-8")
     servers = ", ".join(found.full for found in find_servers()) or "none"
-    good = all(result.good for result in results)
+    headline = "Every harness passed."
+    if left:
+        headline = f"NOT complete: {left} of {left + len(results)} harnesses haven't run."
+    if not all(result.good for result in results):
+        headline = "NOT every harness passed." + (f" {headline}" if left else "")
     lines = [
         "# The latest proof",
         "",
@@ -313,7 +360,7 @@ def report(results: list[Result], *, command: str, seconds: float, seed: int) ->
             f" {time.strftime('%Y-%m-%d', time.gmtime())}, commit {_commit()},"
             f" PostgreSQL {servers}, Python {platform.python_version()},"
             f" {os.cpu_count()} cores, {seconds / 60:,.0f} minutes."
-            f" **{'Every harness passed.' if good else 'NOT every harness passed.'}**"
+            f" **{headline}**"
         ),
         "",
         "| harness | what | tried | tests | seconds | |",
@@ -322,9 +369,9 @@ def report(results: list[Result], *, command: str, seconds: float, seed: int) ->
     for r in results:
         size = f"{r.size:,} {r.harness.unit}" if r.size else ""
         tests = f"{r.tests}" + (f", {r.skipped} skipped" if r.skipped else "")
-        verdict = "passed" if r.good else "**failed**"
+        verdict = r.verdict if r.good else f"**{r.verdict}**"
         lines.append(
-            f"| {r.harness.name} | {r.harness.what} | {size} | {tests if r.tests else ''}"
+            f"| {r.harness.name} | {r.harness.what} | {size} | {tests if r.harness.tests else ''}"
             f" | {r.seconds:,.1f} | {verdict} |"
         )
     for r in results:
@@ -352,12 +399,12 @@ def _commit() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the harnesses; return 0 when all of them passed."""
+    """Run the harnesses; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.prove", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small counts, for minutes")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these; no report")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the large counts")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--scale", type=_scale, default=1.0, help="of the large counts")
+    parser.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the histories")
     parser.add_argument("--list", action="store_true", help="say what there is, and end")
     options = parser.parse_args(arguments)
@@ -369,8 +416,36 @@ def main(arguments: list[str]) -> int:
     unknown = set(options.only or ()) - {one.name for one in HARNESSES}
     if unknown:
         parser.error(f"no such harness: {', '.join(sorted(unknown))}")
-    started = time.monotonic()
     results: list[Result] = []
+    try:
+        for result in _run_all(chosen, options):
+            results.append(result)
+            if not options.only:
+                _write(results, options, left=len(chosen) - len(results))
+    except KeyboardInterrupt:
+        kept = "" if options.only or not results else f"; {_target()} has what they did"
+        print(f"interrupted: {len(results)} of {len(chosen)} harnesses ran{kept}", file=sys.stderr)
+        return 130
+    return 0 if all(result.good for result in results) else 1
+
+
+def _scale(text: str) -> float:
+    least, most = _SCALES
+    with suppress(ValueError):
+        if least < float(text) <= most:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"a number above {least:g}, up to {most:g}")
+
+
+def _jobs(text: str) -> int:
+    with suppress(ValueError):
+        if int(text) >= 1:
+            return int(text)
+    raise argparse.ArgumentTypeError("a whole number from 1")
+
+
+def _run_all(chosen: list[Harness], options: Any) -> Iterator[Result]:
+    """Run these, one after the other, and show how far they are."""
     console = Console()
     with Progress(
         TextColumn("{task.description:<14}"), BarColumn(), TimeElapsedColumn(),
@@ -380,21 +455,29 @@ def main(arguments: list[str]) -> int:
         for harness in chosen:
             task = progress.add_task(harness.name, total=None, more="")
             result = _run(harness, options, lambda text, t=task: progress.update(t, more=text))  # type: ignore[misc]
-            results.append(result)
             progress.remove_task(task)
             progress.advance(whole)
             console.print(_line(result), highlight=False)
-    seconds = time.monotonic() - started
+            yield result
     if not options.only:
-        command = "make prove"
-        if options.quick:
-            command += " ARGS=--quick"
-        elif options.scale != 1:
-            command += f' ARGS="--scale {options.scale:g}"'
-        text = report(results, command=command, seconds=seconds, seed=options.seed)
-        (OUT / "report.md").write_text(text, encoding="utf-8")
-        console.print(f"Written: {(OUT / 'report.md').relative_to(ROOT)}")
-    return 0 if all(result.good for result in results) else 1
+        console.print(f"Written: {_target()}")
+
+
+def _target() -> Path:
+    path = OUT / "report.md"
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+
+
+def _write(results: list[Result], options: Any, *, left: int) -> None:
+    """Write the report as far as it goes."""
+    command = "make prove"
+    if options.quick:
+        command += " ARGS=--quick"
+    elif options.scale != 1:
+        command += f' ARGS="--scale {options.scale:g}"'
+    seconds = sum(result.seconds for result in results)
+    text = report(results, command=command, seconds=seconds, seed=options.seed, left=left)
+    (OUT / "report.md").write_text(text, encoding="utf-8")
 
 
 def _run(harness: Harness, options: Any, tell: Callable[[str], None]) -> Result:
@@ -415,10 +498,15 @@ def _run(harness: Harness, options: Any, tell: Callable[[str], None]) -> Result:
 def _line(result: Result) -> str:
     size = f"{result.size:,} {result.harness.unit}" if result.size else f"{result.tests} tests"
     told = f"{result.harness.name:14} {size}, {result.seconds:,.1f} s"
-    if result.good:
-        return f"[green]passed[/] {told}"
-    return "\n".join([f"[bold red]FAILED[/] {told}", *(f"  {f}" for f in result.failures[:5])])
+    colour = "green" if result.good else "yellow" if result.well and result.skipped else "bold red"
+    return "\n".join(
+        [f"[{colour}]{result.verdict}[/] {told}", *(f"  {f}" for f in result.failures[:5])]
+    )
 
 
 if __name__ == "__main__":
+    # The harnesses have process groups of their own: nobody else would end them.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

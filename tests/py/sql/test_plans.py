@@ -7,8 +7,11 @@ new, `empty` while statistics said empty, `fresh` with true statistics; a pinned
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
+
+from tests.support.counts import emit
 
 PARKED = 200_000
 READY = 1_200
@@ -21,6 +24,7 @@ class Measured:
 
     def __init__(self, database, state: str) -> None:
         self.conn = database.connect()
+        self.plans = 0
         run = self.conn.execute
         run("select trex.register_instance('shop', 'me', 'why', p_max_attempts => 100)")
         run("select trex.bind('shop', session_user::text, 'me', 'why')")
@@ -90,6 +94,7 @@ class Measured:
         ).fetchone()
         plan = (answer[0] if not isinstance(answer[0], str) else json.loads(answer[0]))[0]["Plan"]
         assert plan["Actual Rows"] == rows, call
+        self.plans += 1
         return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
 
     def scans(self) -> dict[str, int]:
@@ -120,6 +125,7 @@ class Measured:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.case("E3")
 def test_buffers(pg_db, state):
+    started = time.monotonic()
     measured = Measured(pg_db, state)
     cost = measured.cost
 
@@ -176,6 +182,7 @@ def test_buffers(pg_db, state):
     parked = f"array(select g from generate_series({PARKED} - 9, {PARKED}) g)"
     assert cost(f"trex.redrive('shop', {parked}, 'me', 'why')", 10) < 1_500
     assert cost(f"trex.expedite('shop', {parked}, 'me', 'why')", 10) < 1_000
+    emit("planner", {"plans": measured.plans}, seconds=time.monotonic() - started, state=state)
 
 
 @pytest.mark.criterion("ac-0031")

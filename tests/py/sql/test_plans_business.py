@@ -4,8 +4,11 @@ grow with the instance, whatever the planner knew when it made its plans."""
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
+
+from tests.support.counts import emit
 
 MANY = 10_000
 STATES = ("never", "empty", "fresh")
@@ -230,9 +233,11 @@ class Measured:
 @pytest.mark.criterion("ac-0031")
 @pytest.mark.parametrize("state", STATES)
 def test_buffers(pg_db, state):
+    started = time.monotonic()
     measured = Measured(pg_db, state)
     costs = {call: measured.cost(call) for call in measured.calls("late")}
     print("\n".join(f"{cost:8} {call[:90]}" for call, cost in costs.items()))
     # A page of twenty, or one row with all that belongs to it.
     most = {call: 150 if call.startswith("list_") else 1_500 for call in costs}
     assert {call: cost for call, cost in costs.items() if cost > most[call]} == {}
+    emit("planner", {"plans": len(costs)}, seconds=time.monotonic() - started, state=state)
