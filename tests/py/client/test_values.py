@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trex_client import api
-from trex_client._calls import Calls, encode_json, render
+from trex_client._calls import Calls, encode_json, is_too_deep, render
 from trex_client.errors import InvalidArgument
 from trex_client.model import Movement, Report
 from trex_client.postgres import AsyncPostgresClient, PostgresClient
@@ -205,6 +205,19 @@ def test_json_is_exact() -> None:
     assert back["f"] == Decimal("0.1")
     assert back["b"] == [True, False, None]
     assert back["t"] == [1, {}, [], ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "deep"),
+    [
+        ("[" * 256 + "]" * 256, False), ("[" * 257 + "]" * 257, True),
+        ('{"a":' * 256 + "1" + "}" * 256, False), ('{"a":' * 257 + "1" + "}" * 257, True),
+        ("[" + "[],{}," * 300 + "[]]", False), (f'["{"[" * 300}"]', False),
+        ('["\\"' + "[" * 300 + '"]', False), ("[" * 300, True),
+    ],
+)  # fmt: skip
+def test_levels_are_counted_and_not_brackets(text: str, deep: bool) -> None:
+    assert is_too_deep(text) is deep
 
 
 def test_a_refused_movement_is_named() -> None:

@@ -419,6 +419,26 @@ def test_malformed_definitions_are_refused(backend, definition):
     assert backend.rows("machine") == []
 
 
+@pytest.mark.parametrize(
+    ("states", "steps", "fine"),
+    [(100, 1000, True), (101, 1000, False), (100, 1001, False), (1, 0, False)],
+)
+def test_how_large_a_machine_may_be(backend, states, steps, fine):
+    shop = backend.register("shop")
+    definition = {
+        "states": {f"s{number}": {} for number in range(states)},
+        "transitions": [
+            {"from": f"s{number % states}", "event": f"e{number}", "to": "s0"}
+            for number in range(steps)
+        ],
+    }
+    if fine:
+        assert shop.machine_load("large", definition, **WHO) == "loaded"
+    else:
+        with pytest.raises(InvalidArgument, match="definition"):
+            shop.machine_load("large", definition, **WHO)
+
+
 def test_amount_bounds_may_be_numbers(shop):
     definition = {
         "states": {"a": {}},
