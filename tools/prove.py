@@ -43,8 +43,8 @@ _SCALES = (0.0, 1_000.0)
 """Above the first, up to the second."""
 _GRACE = 30.0
 """Seconds that an interrupted harness has for ending its servers."""
-_UNSCALED = frozenset({"SEARCH_DEPTH", "ALL_VERSIONS", "PYTHON_REPORT"})
-"""Sizes that aren't counts."""
+_UNSCALED = frozenset({"SEARCH_DEPTH", "ALL_VERSIONS", "PYTHON_MUTANTS", "PYTHON_REPORT"})
+"""Sizes that aren't counts, and a sample that is large enough."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ HARNESSES = (
     Harness(
         "python mutants", "small faults in the Python core, found by its tests", "mutants",
         ("tests/py/mutants/test_python_mutants.py",),
-        {"PYTHON_MUTANTS": 5_000, "PYTHON_REPORT": 1}, {"PYTHON_MUTANTS": 60},
+        {"PYTHON_MUTANTS": 500, "PYTHON_REPORT": 1}, {"PYTHON_MUTANTS": 60},
         seed="PYTHON_SEED",
     ),
 )  # fmt: skip
