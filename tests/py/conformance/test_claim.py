@@ -102,6 +102,12 @@ def test_fences_rise_in_the_order_of_the_messages(backend: Backend, shop: Trex) 
     ]
     assert fences == sorted(set(fences))
     assert len(fences) == 5
+    # Whatever the order in which they became due.
+    for message_id, seconds in ((1, 5), (2, 4)):
+        shop.retry(message_id, fences[message_id - 1], delay=timedelta(seconds=seconds))
+    backend.advance(5)
+    again = {claim.message_id: claim.fence for claim in shop.claim("w", 4)}
+    assert fences[-1] < again[1] < again[2]
 
 
 def test_default_and_longest_lease(backend: Backend) -> None:

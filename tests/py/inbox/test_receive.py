@@ -251,6 +251,18 @@ def test_bad_arguments_store_nothing(backend, given):
     assert backend.rows("message") == []
 
 
+def test_an_event_may_be_as_long_as_the_instance_allows(backend):
+    shop = backend.register("shop", payload_max=64)
+    assert receive(shop, raw=b"x" * 64).status == "received"
+    for number, (length, fine) in enumerate(((62, True), (63, False))):
+        given = ("p", "a", f"e{number}", "t", None, b"", "x" * length)
+        if fine:
+            assert shop.receive(*given).status == "received"
+        else:
+            with pytest.raises(InvalidArgument, match="payload"):
+                shop.receive(*given)
+
+
 def test_payload_and_payload_json(shop):
     with pytest.raises(InvalidArgument):
         shop.receive("p", "a", "1", "t", None, b"", None)

@@ -22,6 +22,12 @@ def test_a_client_without_a_good_instance_key_is_refused(db: MemoryDatabase, key
         MemoryClient(db, key)
 
 
+@pytest.mark.parametrize("role", ["", "a" * 64, "a\0", 7])
+def test_a_client_without_a_good_role_is_refused(db: MemoryDatabase, role: Any) -> None:
+    with pytest.raises(InvalidArgument, match="role"):
+        MemoryClient(db, "shop", role=role)
+
+
 def test_a_role_acts_only_where_it_is_bound(db: MemoryDatabase, shop: MemoryClient) -> None:
     shop.enqueue("t", "key", {})
     for stranger in (MemoryClient(db, "shop", role="other"), MemoryClient(db, "unknown")):
