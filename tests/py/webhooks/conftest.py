@@ -5,6 +5,10 @@ libraries.
 from __future__ import annotations
 
 import io
+import json
+import os
+import re
+import subprocess
 import threading
 import time
 from contextlib import contextmanager
@@ -19,12 +23,14 @@ import uvicorn
 from standardwebhooks import Webhook
 
 from tests.support import canaries
+from tests.support.processes import COMMAND, toml
 from tests.support.rig import KEY, register
 from trex_client.telemetry import Telemetry
 from trex_client.webhooks import WebhookApp, WebhookConfig, webhook_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from starlette.types import ASGIApp
 
@@ -86,17 +92,14 @@ def serving(app: ASGIApp) -> Iterator[str]:
 
 
 @dataclass
-class Sender:
-    """Sends to one server; `frozen` is what the server's clock says, None: the time."""
+class Sending:
+    """Sends to one server."""
 
     url: str
-    log: io.StringIO
-    telemetry: Telemetry
-    app: WebhookApp
-    frozen: list[float | None] = field(default_factory=lambda: [None])
 
     def now(self) -> float:
-        return time.time() if self.frozen[0] is None else self.frozen[0]
+        """What the server's clock says."""
+        return time.time()
 
     def send(
         self,
@@ -131,6 +134,19 @@ class Sender:
             ("webhook-signature", signature),
         ]
 
+
+@dataclass
+class Sender(Sending):
+    """Sends to a server in this process; `frozen` is what its clock says, None: the time."""
+
+    log: io.StringIO
+    telemetry: Telemetry
+    app: WebhookApp
+    frozen: list[float | None] = field(default_factory=lambda: [None])
+
+    def now(self) -> float:
+        return time.time() if self.frozen[0] is None else self.frozen[0]
+
     def result(self, name: str) -> float:
         """The counter of one result."""
         value = self.telemetry.registry.get_sample_value(
@@ -138,6 +154,29 @@ class Sender:
         )
         assert value is not None
         return value
+
+
+@contextmanager
+def process(database: Database, folder: Path) -> Iterator[Sending]:
+    """`trex inbox serve` in a process of its own, that is killed when the block ends."""
+    settings = folder / "webhooks.toml"
+    settings.write_text(toml(TABLE))
+    log = folder / "log"
+    environ = {"PATH": os.environ["PATH"], "TREX_DSN": database.dsn("app"), **SECRETS}
+    with log.open("wb") as stream:
+        served = subprocess.Popen(
+            [*COMMAND, "inbox", "serve", "--config", str(settings), "--listen", "127.0.0.1:0"],
+            stderr=stream, env=environ,
+        )  # fmt: skip
+    try:
+        while not (found := re.search(r'^.*"serving".*\n', log.read_text(), re.MULTILINE)):
+            assert served.poll() is None, log.read_text()
+            time.sleep(0.02)
+        yield Sending(f"http://127.0.0.1:{json.loads(found[0])['port']}")
+    finally:
+        served.kill()
+        served.wait()
+    canaries.check(log.read_text(), "the endpoint's log")
 
 
 @contextmanager

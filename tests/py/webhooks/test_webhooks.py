@@ -14,7 +14,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from tests.py.webhooks.conftest import SECRETS, TABLE, config, sender, serving
+from tests.py.webhooks.conftest import SECRETS, TABLE, config, process, sender, serving
 from tests.support.rig import KEY
 from trex_client.adapters.config import ConfigError
 from trex_client.errors import InvalidArgument
@@ -231,8 +231,11 @@ def test_one_id_of_two_accounts_is_two_events(hooks, rows):
 
 
 @pytest.mark.case("K9")
-def test_the_database_decides_between_processes(pg_db, shop, rows):
-    with sender(pg_db) as first, sender(pg_db) as second:
+def test_the_database_decides_between_processes(pg_db, shop, rows, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    with process(pg_db, one) as first, process(pg_db, two) as second:
         with ThreadPoolExecutor(8) as pool:
             jobs = [
                 pool.submit((first, second)[number % 2].signed, event(f"evt_{number // 8}"))
@@ -242,7 +245,7 @@ def test_the_database_decides_between_processes(pg_db, shop, rows):
         assert {answer.status_code for answer in answers} == {200}
         fresh = [answer for answer in answers if not answer.json()["deduplicated"]]
         assert len(fresh) == len(rows()) == 5
-    with sender(pg_db) as third:  # a restart
+    with process(pg_db, one) as third:  # a restart
         assert third.signed(event("evt_0")).json() == {"deduplicated": True}
 
 
