@@ -2,11 +2,15 @@
 # Make the virtual environment: setup.sh VENV EXTRA. Does nothing when it is up to date.
 set -eu
 
+say() { printf '%s\n' "$*" >&2; }
+
+if [ $# != 2 ]; then
+    say "usage: setup.sh VENV EXTRA, such as setup.sh .venv dev; make setup-dev and make setup call it"
+    exit 2
+fi
 root=$(cd "$(dirname "$0")/.." && pwd)
 venv=$1
 extra=$2
-
-say() { printf '%s\n' "$*" >&2; }
 
 find_python() {
     for python in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do

@@ -50,6 +50,18 @@ esac
 """
 
 
+@pytest.mark.parametrize("arguments", [[], ["env"], ["env", "dev", "more"]])
+def test_other_arguments_are_told_the_usage(tmp_path, arguments):
+    answer = subprocess.run(
+        ["sh", ROOT / "tools" / "setup.sh", *arguments],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("usage: setup.sh VENV EXTRA")
+    assert answer.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_old_python_is_named(setup):
     answer = setup(python3="exit 1")
     assert (answer.returncode, "Python 3.11" in answer.stderr) == (1, True)
