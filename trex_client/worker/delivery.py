@@ -290,11 +290,12 @@ _TICK = 0.001
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Whether this task itself is being cancelled, as opposed to something that it waited for."""
+    """Whether this task itself is being cancelled, as opposed to something that it waited for; or
+    the whole process, by Ctrl-C."""
     task = asyncio.current_task()
     return (
         isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-    ) or isinstance(error, GeneratorExit)
+    ) or isinstance(error, GeneratorExit | KeyboardInterrupt)
 
 
 def _reason(reason: object, otherwise: str) -> str:

@@ -189,6 +189,15 @@ def test_a_faulty_adapter_is_told() -> None:
 
 
 @pytest.mark.parametrize("uncertain", [False, True], ids=["sending", "asking"])
+def test_ctrl_c_is_no_fault_of_an_adapter(uncertain: bool) -> None:
+    told = Told()
+    sink = Sink(KeyboardInterrupt(), [KeyboardInterrupt()], can_lookup=True)
+    with pytest.raises(KeyboardInterrupt):
+        decide(sink, told=told, uncertain=uncertain)
+    assert told.all == []
+
+
+@pytest.mark.parametrize("uncertain", [False, True], ids=["sending", "asking"])
 def test_a_cancelled_delivery_reports_nothing(uncertain: bool) -> None:
     class Slow(Sink):
         async def deliver(self, claim: Any, context: Any) -> Any:
