@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from trex_client.simulate import Failure, Outcome, Settings
     from trex_client.simulate.search import Found
 
+SECONDS_BETWEEN_LINES = 10.0
 _HELP = help_text(
     "Play random histories of the in-memory model: workers that crash, freeze and report late,"
     " clocks that jump, ledgers that lose, delay and misreport, operators, ordering keys, two"
@@ -45,6 +47,7 @@ def register(app: typer.Typer) -> None:
         "simulate", help=_HELP, short_help="Prove the rules, or your own adapter's, by histories."
     )
     def simulate(
+        ctx: typer.Context,
         histories: Annotated[
             int, typer.Option("--histories", "-n", min=1, help="How many to play.")
         ] = 5000,
@@ -79,33 +82,42 @@ def register(app: typer.Typer) -> None:
         ] = False,
         json: Json = False,
     ) -> None:
-        from trex_client.simulate import PolicyNotFound, Settings, load_policy
+        from trex_client.simulate import PolicyNotFound, ProcessEnded, Settings, load_policy
 
+        given = {
+            f"--{name}"
+            for name in ctx.params
+            if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
+        }
+        if exhaustive:
+            _refuse("--exhaustive", given - {"--exhaustive", "--json"})
+        elif trace:
+            _refuse("--trace", given & {"--shrink"})
         settings = Settings(
             histories=histories, steps=steps, seed=seed, jobs=jobs, policy=policy,
             only=_numbers(only, steps),
         )  # fmt: skip
         as_json = wants_json(asked=json)
-        given = {"--policy": policy, "--shrink": shrink, "--only": only, "--trace": trace}
-        unused = [name for name, value in given.items() if value]
-        if exhaustive and unused:
-            raise typer.BadParameter(
-                f"it visits its own models, without {' and '.join(unused)}",
-                param_hint="--exhaustive",
-            )
         try:
             load_policy(policy)
             if exhaustive:
                 code = _search(as_json=as_json)
             elif trace:
-                code = _trace(settings)
+                code = _trace(settings, as_json=as_json)
             else:
                 code = _histories(settings, shorten=shrink, as_json=as_json)
         except PolicyNotFound as error:
             leave(ExitCode.USAGE, f"--policy: {error}")
+        except ProcessEnded as error:
+            leave(ExitCode.FAILED, str(error))
         except KeyboardInterrupt:
             leave(ExitCode.INTERRUPTED, "interrupted")
         raise typer.Exit(int(code))
+
+
+def _refuse(option: str, unused: set[str]) -> None:
+    if unused:
+        raise typer.BadParameter(f"leave out {' and '.join(sorted(unused))}", param_hint=option)
 
 
 def _numbers(text: str | None, steps: int) -> tuple[int, ...] | None:
@@ -117,12 +129,20 @@ def _numbers(text: str | None, steps: int) -> tuple[int, ...] | None:
     return tuple(int(part) for part in parts)
 
 
-def _trace(settings: Settings) -> ExitCode:
+def _trace(settings: Settings, *, as_json: bool) -> ExitCode:
     from trex_client.simulate.runner import follow
 
     broken, lines = follow(settings)
     for told in lines:
-        typer.echo(told)
+        if as_json:
+            line({"record": "step", "text": told})
+        else:
+            typer.echo(told)
+    if as_json:
+        line({
+            "record": "result", "good": broken is None, "replay": True, "seed": settings.seed,
+            "broken": broken,
+        })  # fmt: skip
     if broken is not None:
         note(f"trex: {broken}")
         return ExitCode.DIFFERENCES
@@ -133,11 +153,11 @@ def _trace(settings: Settings) -> ExitCode:
 def _histories(settings: Settings, *, shorten: bool, as_json: bool) -> ExitCode:
     from trex_client.simulate import run, shrink
 
-    with _progress("histories", settings.histories) as update:
+    with _progress("histories", settings.histories, as_json=as_json) as update:
         outcome = run(settings, lambda so_far: update(so_far.histories, _rate(so_far)))
     failure = outcome.failure
     if failure is not None and shorten:
-        with _progress("steps", len(failure.steps)) as update:
+        with _progress("steps", len(failure.steps), as_json=as_json) as update:
             failure = shrink(settings, failure, lambda left: update(left, "left"))
     missing: dict[str, tuple[int, float]] = {}
     if failure is None and settings.only is None:
@@ -242,7 +262,7 @@ def _search(*, as_json: bool) -> ExitCode:
 
     good = True
     for model in MODELS:
-        with _progress(model.name, None) as update:
+        with _progress(model.name, None, as_json=as_json) as update:
             found = search(model, progress=lambda n, u=update: u(n, "states"))  # type: ignore[misc]
         good = good and found.broken is None and not found.missing()
         _print_found(found, as_json=as_json)
@@ -268,6 +288,7 @@ def _print_found(found: Found, *, as_json: bool) -> None:
     else:
         end = "all" if found.complete else f"to depth {found.depth}"
         typer.echo(f"{found.name}: {found.states:,} states, {found.transitions:,} steps, {end}")
+    sys.stdout.flush()
     for name in found.missing():
         note(f"trex: {found.name}: never seen: {name}")
     if found.broken is not None:
@@ -277,10 +298,21 @@ def _print_found(found: Found, *, as_json: bool) -> None:
 
 
 @contextmanager
-def _progress(name: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
-    """A bar on stderr, if somebody looks there."""
+def _progress(
+    name: str, total: int | None, *, as_json: bool
+) -> Iterator[Callable[[int, str], None]]:
+    """A bar on stderr, if somebody looks there; otherwise a line of NDJSON now and then."""
     if not sys.stderr.isatty():
-        yield lambda _number, _text: None
+        told = time.monotonic()
+
+        def tell(number: int, _text: str) -> None:
+            nonlocal told
+            if as_json and time.monotonic() - told >= SECONDS_BETWEEN_LINES:
+                line({"record": "progress", "name": name, "number": number, "total": total})
+                sys.stdout.flush()
+                told = time.monotonic()
+
+        yield tell
         return
     from rich.console import Console
     from rich.progress import (

@@ -31,6 +31,7 @@ from trex_client.simulate.sinks import (
     SimSink,
     Wait,
     place_of,
+    place_of_await,
 )
 from trex_client.telemetry import Event, Telemetry
 from trex_client.worker import Held, Processor, Runtime
@@ -58,6 +59,7 @@ _POLICIES: tuple[EffectPolicy, ...] = (
     "idempotent", "idempotent", "idempotent", "lookup", "lookup", "at_most_once", "at_most_once",
     "idempotent",
 )  # fmt: skip
+_MOST_AWAITS = 10_000
 _ORDER = (None, None, None, "a", "a", "b")
 
 Step = tuple[str, int]
@@ -103,6 +105,7 @@ class Flow:
     held: Held
     run: Coroutine[Any, Any, object] | None = None
     waits: Wait | None = None
+    awaits: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -190,6 +193,7 @@ class World:
         self.counts: Counter[str] = self.check.counts
         self.seconds = 0.0
         self.trace: list[str] | None = [] if trace else None
+        self.step: int | None = None  # that is played
         self.effects: dict[tuple[str, int], int] = {}
         self.healthy = False
         self._runtime = Runtime(monotonic=lambda: self.seconds, wall=lambda: self.seconds)
@@ -241,6 +245,7 @@ class World:
         """
         check = self.check.step
         for number, (name, dice) in enumerate(steps):
+            self.step = number
             try:
                 said = self._steps[name](dice)
                 check()
@@ -460,8 +465,15 @@ class World:
             asked: object = flow.run.send(None)
         except StopIteration as stop:
             return said + self._ended(hand, flow, stop.value)
-        require(isinstance(asked, Wait), "policy", "awaited something that isn't the sink's")
-        assert isinstance(asked, Wait)  # noqa: S101
+        flow.awaits += 1
+        if not isinstance(asked, Wait):
+            raise Broken(
+                "policy",
+                f"awaits something else at {place_of_await(flow.run)}; a model of an adapter may"
+                " await only sink.post(), sink.get() and context.sending()",
+            )
+        if flow.awaits > _MOST_AWAITS:
+            raise Broken("policy", f"asks without end at {place_of_await(flow.run)}")
         flow.waits = asked
         return said + ("sent" if isinstance(asked.call, Request) else "waits")
 
@@ -892,7 +904,7 @@ class World:
         Raises:
             Broken: it doesn't.
         """
-        self.healthy = True
+        self.healthy, self.step = True, None
         for hand in self.hands:
             self._crash(hand)
         for side in self.sides:

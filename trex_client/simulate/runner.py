@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
+import sys
 import threading
 import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from typing import TYPE_CHECKING, Any
 
 from trex_client.simulate.checks import Broken
@@ -72,13 +76,14 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A history that broke an invariant: its seed, the numbers of the steps that were played, what
-    broke, and the steps as text."""
+    broke, the steps as text, and whether it broke like this when played again."""
 
     seed: int
     steps: tuple[int, ...]
     invariant: str
     text: str
     trace: tuple[str, ...]
+    repeats: bool = True
 
 
 @dataclass(slots=True)
@@ -138,12 +143,20 @@ def _unexpected(error: Exception) -> Broken:
 
 
 def _in_loop(function: Callable[[], Any]) -> Any:
-    """Processors ask asyncio which task they run in; nothing here ever waits for the loop."""
+    """Processors ask asyncio which task they run in; nothing here ever waits for the loop, and so
+    `asyncio.run`, which keeps the first Ctrl-C for when it does, would keep it for ever. What a
+    policy prints is no result.
+    """
 
     async def run() -> Any:
         return function()
 
-    return asyncio.run(run())
+    loop = asyncio.new_event_loop()
+    try:
+        with redirect_stdout(sys.stderr):
+            return loop.run_until_complete(run())
+    finally:
+        loop.close()
 
 
 def play_many(settings: Settings, first: int, number: int) -> Outcome:
@@ -156,12 +169,15 @@ def play_many(settings: Settings, first: int, number: int) -> Outcome:
             history = settings.plan(seed)
             try:
                 world = play(history, policy)
-            except Broken:
-                outcome.failure = tell(settings, seed, policy)
-                return
-            outcome.histories += 1
-            outcome.steps += len(history.steps)
-            outcome.counts.update(world.counts)
+            except Broken as error:
+                broken = error
+            else:
+                outcome.histories += 1
+                outcome.steps += len(history.steps)
+                outcome.counts.update(world.counts)
+                continue
+            outcome.failure = tell(settings, history, policy, broken)
+            return
 
     cpu = time.process_time()
     _in_loop(run)
@@ -169,11 +185,24 @@ def play_many(settings: Settings, first: int, number: int) -> Outcome:
     return outcome
 
 
-def tell(settings: Settings, seed: int, policy: Policy) -> Failure | None:
-    """Play a failing history again with its steps told."""
-    history = settings.plan(seed)
+def tell(settings: Settings, history: Plan, policy: Policy, broken: Broken) -> Failure:
+    """Play a failing history again with its steps told. Not while `broken` is being handled: it
+    would be taken for what an adapter raises.
+    """
     numbers = settings.only or tuple(range(settings.steps))
-    return _try(history, numbers, policy)
+    again = _try(history, numbers, policy)
+    if again is not None and again.text == str(broken):
+        return again
+    world = broken.world
+    if world is None:
+        place = "before the first step"
+    else:
+        place = "at the end" if world.step is None else f"at step {numbers[world.step]}"
+    broken.add(
+        f"that was {place}, and did not come again when played again: the policy is random or keeps"
+        " state between histories"
+    )
+    return Failure(history.seed, numbers, broken.invariant, str(broken), (), repeats=False)
 
 
 def follow(settings: Settings) -> tuple[str | None, list[str]]:
@@ -203,7 +232,10 @@ def _try(history: Plan, numbers: Sequence[int], policy: Policy) -> Failure | Non
 def shrink(
     settings: Settings, failure: Failure, progress: Callable[[int], None] = lambda _: None
 ) -> Failure:
-    """Leave out steps as long as the same invariant breaks; return the shortest history found."""
+    """Leave out steps as long as the same invariant breaks; return the shortest history found. One
+    that doesn't repeat is returned as it is."""
+    if not failure.repeats:
+        return failure
     policy = load_policy(settings.policy)
     whole = plan(failure.seed, settings.steps)
 
@@ -238,6 +270,9 @@ def run(settings: Settings, progress: Callable[[Outcome], None] = lambda _: None
     Args:
         settings: what to run.
         progress: called with what was seen so far.
+
+    Raises:
+        ProcessEnded: a process that played ended.
     """
     started = time.monotonic()
     total = Outcome()
@@ -250,8 +285,24 @@ def run(settings: Settings, progress: Callable[[Outcome], None] = lambda _: None
         total.failure = min(failures, key=lambda one: one.seed, default=None)
         total.seconds = time.monotonic() - started
         progress(total)
+    if total.failure is None and not settings.seconds and total.histories != settings.histories:
+        raise RuntimeError(f"played {total.histories} of {settings.histories} histories")
     total.seconds = time.monotonic() - started
     return total
+
+
+class ProcessEnded(Exception):  # noqa: N818
+    """A process that played histories ended before it had an answer."""
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Processes that are begun here never hear of Ctrl-C: their parent ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin_child() -> None:
@@ -288,26 +339,37 @@ def _parts(settings: Settings, started: float) -> Iterator[Outcome]:
             if part.failure is not None:
                 return
         return
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin_child) as pool:
-        pending: dict[Future[Outcome], int] = {}
-        lowest: int | None = None  # of the failures
-        try:
-            while True:
-                while len(pending) < 2 * jobs and lowest is None and not over():
-                    following = next(chunks, None)
-                    if following is None:
-                        break
-                    pending[pool.submit(play_many, settings, *following)] = following[0]
-                # After a failure, only those that may have one with a lower seed.
-                wanted = [one for one, first in pending.items() if lowest is None or first < lowest]
-                if not wanted:
-                    return
-                for one in wait(wanted, return_when=FIRST_COMPLETED).done:
-                    del pending[one]
-                    part = one.result()
-                    if part.failure is not None:
-                        seed = part.failure.seed
-                        lowest = seed if lowest is None else min(seed, lowest)
-                    yield part
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    others = set(active_children())
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_child)
+    pending: dict[Future[Outcome], int] = {}
+    lowest: int | None = None  # of the failures
+    try:
+        while True:
+            while len(pending) < 2 * jobs and lowest is None and not over():
+                following = next(chunks, None)
+                if following is None:
+                    break
+                with _interrupts_later():
+                    begun = pool.submit(play_many, settings, *following)
+                pending[begun] = following[0]
+            # After a failure, only those that may have one with a lower seed.
+            wanted = [one for one, first in pending.items() if lowest is None or first < lowest]
+            if not wanted:
+                return
+            for one in wait(wanted, return_when=FIRST_COMPLETED).done:
+                del pending[one]
+                part = one.result()
+                if part.failure is not None:
+                    seed = part.failure.seed
+                    lowest = seed if lowest is None else min(seed, lowest)
+                yield part
+    except BrokenProcessPool:
+        raise ProcessEnded(
+            "a process that played ended without an answer: the policy ended it, as os._exit does,"
+            " or the system killed it"
+        ) from None
+    finally:
+        if pending:  # nobody wants these, and a policy may never come back
+            for child in set(active_children()) - others:
+                child.kill()
+        pool.shutdown(wait=True, cancel_futures=True)

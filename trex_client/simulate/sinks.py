@@ -25,7 +25,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
@@ -49,11 +49,13 @@ from trex_client.adapters.base import (
     Snapshot,
     Unknown,
 )
+from trex_client.model import EFFECT_POLICIES
 from trex_client.telemetry import Telemetry
 from trex_client.worker import AdapterProcessor, Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
+    from types import FrameType
 
     from trex_client.model import Claim, EffectPolicy
     from trex_client.worker import Processor
@@ -333,6 +335,10 @@ def _check_policy(policy: Policy) -> None:
                 f"adapter(){_defined(whose.adapter)} must return an adapter; what it returns"
                 f" lacks {', '.join(lacks)}: see trex_client.adapters.BaseAdapter"
             )
+        if adapter.policy not in EFFECT_POLICIES:
+            raise PolicyNotFound(
+                f"policy{_defined(type(adapter))} must be one of {', '.join(EFFECT_POLICIES)}"
+            )
         with _told("processor() fails", "it must return a processor", whose.processor):
             processor = policy.processor("policy", adapter, telemetry, Runtime())
         if not hasattr(processor, "process"):
@@ -347,9 +353,11 @@ class _Missing(PolicyNotFound):
 
 @contextmanager
 def _told(what: str, advice: str, code: object = None) -> Iterator[None]:
-    """Turn an error of somebody's code into one that says its type and place, never its text."""
+    """Turn an error of somebody's code into one that says its type and place, never its text; what
+    it prints is no result."""
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     except (Exception, SystemExit) as error:  # noqa: BLE001
         at = place_of(error, theirs=True)
         place = f" at {at}" if at else _defined(code)
@@ -365,12 +373,28 @@ def place_of(error: BaseException, *, theirs: bool = False) -> str:
     it didn't."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}:{error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    others = [one for one in frames if not one.filename.startswith((_OURS, "<frozen"))]
-    own = [one for one in others if not one.filename.startswith(_PYTHONS)]
-    for found in (own, others, [] if theirs else frames):
+    frames = traceback.walk_tb(error.__traceback__)
+    return _innermost([(frame.f_code.co_filename, line) for frame, line in frames], theirs=theirs)
+
+
+def place_of_await(coroutine: object) -> str:
+    """The same of the await at which a coroutine stands."""
+    lines = []
+    while coroutine is not None:
+        kind = "gi" if inspect.isgenerator(coroutine) else "cr"
+        frame: FrameType | None = getattr(coroutine, f"{kind}_frame", None)
+        if frame is not None:
+            lines.append((frame.f_code.co_filename, frame.f_lineno))
+        coroutine = getattr(coroutine, "gi_yieldfrom" if kind == "gi" else "cr_await", None)
+    return _innermost(lines)
+
+
+def _innermost(lines: Sequence[tuple[str, int]], *, theirs: bool = False) -> str:
+    others = [one for one in lines if not one[0].startswith((_OURS, "<frozen"))]
+    own = [one for one in others if not one[0].startswith(_PYTHONS)]
+    for found in (own, others, [] if theirs else lines):
         if found:
-            return f"{_short(found[-1].filename)}:{found[-1].lineno}"
+            return f"{_short(found[-1][0])}:{found[-1][1]}"
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 from trex_client.adapters.base import Adapter, Delivered, Duplicate, Retryable, Unknown, context_for
@@ -155,6 +156,94 @@ class MadeTwice(Policy):
         if self.made > 20:
             raise LookupError("canary")
         return super().adapter(sink)
+
+
+class _NoResult(SimAdapter):
+    async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
+        return "delivered"  # type: ignore[return-value]
+
+
+class NoResult(Policy):
+    """An adapter whose answers are none."""
+
+    kinds = ("idempotent",)
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        return _NoResult(sink)
+
+
+class LiesOnce(Policy):
+    """Keeps state between histories: one lie, in a late history."""
+
+    kinds = ("idempotent",)
+
+    def __init__(self) -> None:
+        self.deliveries = 0
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        policy = self
+
+        class Lies(SimAdapter):
+            async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
+                policy.deliveries += 1
+                if policy.deliveries == 100:
+                    return Delivered()
+                return await super().deliver(claim, context)
+
+        return Lies(sink)
+
+
+class _AsksForEver(SimAdapter):
+    async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
+        while True:
+            await self.sink.get(context.wire_key)
+
+
+class AsksForEver(Policy):
+    """Waits for an answer that never comes."""
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        return _AsksForEver(sink)
+
+
+class _Hangs(SimAdapter):
+    async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
+        print("hangs", flush=True)
+        while True:
+            pass
+
+
+class Hangs(Policy):
+    """Never comes back."""
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        return _Hangs(sink)
+
+
+class _Leaves(SimAdapter):
+    async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
+        os._exit(7)
+
+
+class Leaves(Policy):
+    """Ends the process."""
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        return _Leaves(sink)
+
+
+class _Prints(SimAdapter):
+    async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
+        print("printed")
+        return await super().deliver(claim, context)
+
+
+class Prints(Policy):
+    """A policy that is being written."""
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        print("printed")
+        return _Prints(sink)
 
 
 def made() -> Policy:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +26,8 @@ from trex_client.simulate import (
     load_policy,
     run,
     runner,
+    search,
+    shrink,
 )
 
 HERE = "tests.py.simulation.policies"
@@ -47,7 +51,9 @@ def test_a_good_policy_keeps_every_invariant(name: str) -> None:
         ("NewKey", "I3"),
         ("OtherBody", "I14"),
         ("Sleeps", "policy"),
+        ("AsksForEver", "policy"),
         ("Raises", "I19"),
+        ("NoResult", "I19"),
         ("MadeTwice", "error"),
     ],
 )
@@ -55,6 +61,44 @@ def test_a_bad_policy_is_found(name: str, invariant: str) -> None:
     outcome = run(Settings(histories=2000, policy=f"{HERE}:{name}", jobs=1))
     assert outcome.failure is not None
     assert outcome.failure.invariant == invariant
+    assert outcome.failure.repeats
+
+
+@pytest.mark.criterion("ac-0040")
+def test_a_failure_that_does_not_come_again_is_told_all_the_same() -> None:
+    settings = Settings(histories=200, policy=f"{HERE}:LiesOnce", jobs=1)
+    failure = run(settings).failure
+    assert failure is not None
+    assert (failure.invariant, failure.repeats) == ("I3", False)
+    assert failure.seed > 1
+    assert "the policy is random or keeps state between histories" in failure.text
+    assert shrink(settings, failure) is failure
+    done = CliRunner().invoke(
+        make_app(), ["simulate", "-j", "1", "-n", "200", "--policy", f"{HERE}:LiesOnce"]
+    )
+    assert done.exit_code == 12
+
+
+def test_a_run_that_played_less_than_asked_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "play_many", lambda _settings, _first, number: Outcome(number - 1))
+    with pytest.raises(RuntimeError):
+        run(Settings(histories=300, jobs=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "says"),
+    [
+        ("Sleeps", "await asyncio.sleep(0)", "may await only sink.post(), sink.get() and"),
+        ("AsksForEver", "            await self.sink.get", "asks without end"),
+    ],
+)
+def test_a_wrong_await_is_named_by_its_place(name: str, line: str, says: str) -> None:
+    failure = run(Settings(histories=20, policy=f"{HERE}:{name}", jobs=1)).failure
+    assert failure is not None
+    source = (ROOT / "tests/py/simulation/policies.py").read_text(encoding="utf-8").splitlines()
+    (number,) = [n for n, text in enumerate(source, 1) if line in text]
+    assert f"tests/py/simulation/policies.py:{number}" in failure.text
+    assert says in failure.text
 
 
 @pytest.mark.parametrize(
@@ -97,7 +141,10 @@ def test_the_command_shortens_and_says_how_to_play_it_again() -> None:
     assert len(failure["steps"]) < 12
     again = simulate(*failure["replay"].split()[2:])
     assert again.returncode == 12
-    assert again.stdout.splitlines() == failure["trace"]
+    told = [json.loads(line) for line in again.stdout.splitlines()]
+    assert [row["text"] for row in told if row["record"] == "step"] == failure["trace"]
+    assert (told[-1]["record"], told[-1]["good"], told[-1]["replay"]) == ("result", False, True)
+    assert told[-1]["broken"] == failure["text"]
 
 
 @pytest.mark.criterion("ac-0040")
@@ -109,6 +156,59 @@ def test_the_command_shortens_and_says_how_to_play_it_again() -> None:
 )  # fmt: skip
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(make_app(), ["simulate", *arguments]).exit_code == 2
+
+
+@pytest.mark.criterion("ac-0040")
+@pytest.mark.parametrize(
+    ("option", "unused"),
+    [
+        ("--exhaustive", ["--histories", "5000"]),
+        ("--exhaustive", ["--steps", "50"]),
+        ("--exhaustive", ["--seed", "1"]),
+        ("--exhaustive", ["--jobs", "0"]),
+        ("--trace", ["--shrink"]),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(option: str, unused: list[str]) -> None:
+    done = CliRunner().invoke(make_app(), ["simulate", option, *unused])
+    assert done.exit_code == 2
+    assert option in done.output
+    assert unused[0] in done.output
+
+
+@pytest.mark.criterion("ac-0040")
+def test_what_a_policy_prints_is_no_result() -> None:
+    for jobs in ("1", "2"):
+        done = simulate("-n", "100", "-j", jobs, "--policy", f"{HERE}:Prints")
+        assert done.returncode == 0, done.stderr
+        assert all(json.loads(line)["record"] for line in done.stdout.splitlines())
+        assert "printed" in done.stderr
+
+
+@pytest.mark.criterion("ac-0040")
+def test_a_policy_that_ends_its_process_is_told() -> None:
+    done = simulate("-n", "100", "-j", "2", "--policy", f"{HERE}:Leaves")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the policy ended it" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.criterion("ac-0040")
+def test_the_example_of_the_docs_holds_and_its_fault_is_found(tmp_path: Path) -> None:
+    page = (ROOT / "docs/delivery.md").read_text(encoding="utf-8")
+    (code,) = [
+        one for one in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Policy" in one
+    ]
+    typed = re.findall(r"^trex (simulate --policy mymodel:.*)$", page, re.MULTILINE)
+    (tmp_path / "mymodel.py").write_text(code, encoding="utf-8")
+    good = simulate(*typed[0].split()[1:], "-n", "200", "-j", "1", cwd=tmp_path)
+    assert good.returncode == 0, good.stderr
+    assert code.count('Unknown("timeout")') == 1
+    (tmp_path / "mymodel.py").write_text(code.replace('Unknown("timeout")', "Delivered()"))
+    bad = simulate(*typed[0].split()[1:], "-n", "200", "-j", "1", cwd=tmp_path)
+    assert bad.returncode == 12
+    (failure,) = [row for row in map(json.loads, bad.stdout.splitlines()) if "invariant" in row]
+    assert failure["invariant"] == "I3"
 
 
 MODULE = """\
@@ -135,6 +235,12 @@ class NoSink(Policy):
     def sink(self, kind):
         return None
 
+class Unsure(Policy):
+    def adapter(self, sink):
+        adapter = SimAdapter(sink)
+        adapter.policy = "canary"
+        return adapter
+
 class Nothing(Policy):
     def adapter(self, sink):
         return object()
@@ -159,13 +265,14 @@ OTHERS = {
     ("name", "says"),
     [
         ("mine:Wants", ["Wants() fails: TypeError at mine.py:6;", "without arguments"]),
-        ("mine:boom", ["boom() fails: KeyError at mine.py:33;"]),
+        ("mine:boom", ["boom() fails: KeyError at mine.py:39;"]),
         ("mine:Empty", ["kinds at mine.py:10 must be some of idempotent,", "at least one"]),
         ("mine:Unheard", ["kinds at mine.py:13 must be"]),
         ("mine:Fails", ["adapter() fails: ValueError at mine.py:18;"]),
         ("mine:NoSink", ["sink() at mine.py:21 must return a SimSink"]),
-        ("mine:Nothing", ["adapter() at mine.py:25 must return an adapter", "lacks deliver,"]),
-        ("mine:Idle", ["processor() at mine.py:29 must return a processor"]),
+        ("mine:Unsure", ["policy at ", "must be one of idempotent, lookup, at_most_once"]),
+        ("mine:Nothing", ["adapter() at mine.py:31 must return an adapter", "lacks deliver,"]),
+        ("mine:Idle", ["processor() at mine.py:35 must return a processor"]),
         ("mine:Missing", ["mine has no Missing: name a Policy,"]),
         ("mine:SimSink.post", ["SimSink.post() fails: TypeError"]),
         ("json:loads", ["loads() fails: TypeError at ", "without arguments"]),
@@ -209,6 +316,9 @@ def test_a_failure_says_what_the_adapter_raised() -> None:
     assert failure is not None
     assert "before that the adapter raised RuntimeError at tests/py/simulation/pol" in failure.text
     assert "canary" not in failure.text
+    failure = run(Settings(histories=20, policy=f"{HERE}:NoResult", jobs=1)).failure
+    assert failure is not None
+    assert "before that the adapter answered with what is no result" in failure.text
 
 
 @pytest.mark.criterion("ac-0040")
@@ -298,3 +408,68 @@ def test_no_child_outlives_the_command(number: int) -> None:
     while left := children & _parents().keys():
         assert time.monotonic() < end, left
         time.sleep(0.05)
+
+
+# A shell that runs this in the background may have turned SIGINT off.
+INTERRUPTIBLE = (
+    sys.executable, "-c",
+    ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+     " from trex_client.cli import main, simulate; simulate.SECONDS_BETWEEN_LINES = 0; main()"),
+    "simulate",
+)  # fmt: skip
+
+
+def begin(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*INTERRUPTIBLE, *arguments], cwd=ROOT, env=ENV, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def interrupted(running: subprocess.Popen[str]) -> str:
+    """Press Ctrl-C once; what was left to read on stderr."""
+    children = _children(running.pid)
+    os.killpg(running.pid, signal.SIGINT)
+    try:
+        _, err = running.communicate(timeout=60)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+    assert running.returncode == 130
+    end = time.monotonic() + 30
+    while left := children & _parents().keys():
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
+    return err
+
+
+@pytest.mark.criterion("ac-0040")
+@pytest.mark.parametrize("how", [["-j", "1"], ["-j", "2"], ["--trace"]])
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_ctrl_c_ends_a_policy_that_hangs(how: list[str]) -> None:
+    running = begin("--policy", f"{HERE}:Hangs", *how)
+    assert running.stderr is not None
+    assert running.stderr.readline() == "hangs\n"
+    assert interrupted(running).removeprefix("hangs\n") == "trex: interrupted\n"
+
+
+@pytest.mark.criterion("ac-0040")
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_ctrl_c_ends_all_while_they_begin(number: int) -> None:
+    running = begin("-n", "10000000", "-j", "2")
+    end = time.monotonic() + 60
+    while len(_children(running.pid)) < number and time.monotonic() < end:
+        pass
+    assert interrupted(running) == "trex: interrupted\n"
+
+
+@pytest.mark.criterion("ac-0040")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_a_long_search_tells_how_far_it_is() -> None:
+    running = begin("--exhaustive")
+    assert running.stdout is not None
+    row = json.loads(running.stdout.readline())
+    assert (row["record"], row["name"]) == ("progress", search.MODELS[0].name)
+    assert row["number"] > 0
+    assert interrupted(running) == "trex: interrupted\n"
