@@ -296,7 +296,7 @@ INBOX_EXPIRY = Scenario(
     },
     events("E"),
     inbox_expiry_check,
-    {"completions": 80, "TX409": 10, "reclaims": 10, "after": 10, "deduplicated": 100},
+    {"completions": 80, "TX409": 4, "reclaims": 4, "after": 10, "deduplicated": 100},
     drain=False,
 )
 
