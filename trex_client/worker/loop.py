@@ -492,6 +492,7 @@ class Worker:
                 )
         except Exception:  # noqa: BLE001
             self._telemetry.event(Event.ADAPTER_FAILED, "error", reason="adapter_error")
+            self._telemetry.alert(Alert.ADAPTER_FAILED, reason="adapter_error")
             outcome = Report(
                 held.claim.message_id, held.claim.fence, "unknown", reason="adapter_error"
             )

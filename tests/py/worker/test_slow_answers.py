@@ -535,6 +535,69 @@ def test_what_a_run_of_one_topic_meets_of_others_is_put_back() -> None:
     on_fake_time(play())
 
 
+@dataclass
+class Ends:
+    """A processor that ends every claim in one way: a report for the worker, an exception, or a
+    call of its own, as a handler's."""
+
+    client: MemoryClient
+    how: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    async def process(self, held: Any, desk: Any) -> Any:
+        del desk
+        claim = held.claim
+        if self.how == "raises":
+            raise RuntimeError("canary")
+        if self.how.startswith("own "):
+            end = getattr(self.client, self.how.removeprefix("own "))
+            return end(claim.message_id, claim.fence, **self.fields)
+        return Report(claim.message_id, claim.fence, self.how, **self.fields)  # type: ignore[arg-type]
+
+    async def close(self) -> None:
+        pass
+
+
+WAIT = {"delay": timedelta(hours=1)}
+SAID = [
+    # how it ends; counter; what else is said: metrics that are 1
+    (("raises", {}), "unknown", ["unknown adapter_error", "alert adapter_failed"]),
+    (("completed", {}), "delivered", ["delivered"]),
+    (("duplicate", {}), "duplicate", ["duplicate"]),
+    (("retry", {"reason": "timeout", **WAIT}), "retried", ["retried timeout"]),
+    (
+        ("postponed", {"reason": "consumer:none", **WAIT}), "postponed",
+        ["alert no_consumer", "postponed consumer:none"],
+    ),
+    (("postponed", {"reason": "waiting", **WAIT}), "postponed", ["postponed waiting"]),
+    (("own complete", {}), "delivered", ["delivered"]),
+    (("own retry", {"reason": "timeout", **WAIT}), "retried", ["retried unspecified"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ends", "counter", "said"), SAID, ids=[how for (how, _), *_ in SAID])
+def test_what_is_said_of_an_end(ends: Any, counter: str, said: list[str]) -> None:
+    async def play() -> None:
+        database = Database()
+        database.enqueue(1)
+        processor = Ends(database.client, *ends)
+        worker = worker_on(database, FakeSink(), processor=processor)
+        assert await worker.run() is Exit.OK
+        assert worker.counts == {"claimed": 1, counter: 1}
+        found = set()
+        for metric in worker._telemetry.registry.collect():
+            for sample in metric.samples:
+                if sample.name.endswith("_total") and sample.value:
+                    labels = sample.labels
+                    name = sample.name.removeprefix("trex_").removesuffix("_total")
+                    words = ("alert", labels["alert"]) if "alert" in labels else (
+                        name, labels.get("reason", ""))  # fmt: skip
+                    found.add(" ".join(words).strip())
+        assert found - {"claimed"} == set(said)
+
+    on_fake_time(play())
+
+
 def test_what_is_fetched_ahead_follows_the_rate_of_the_last_second() -> None:
     async def play() -> None:
         worker = worker_on(Database(), FakeSink(), concurrency=4, prefetch=1000, batch=1000)
