@@ -201,6 +201,7 @@ def _print_json(
                 "seed": failure.seed,
                 "steps": list(failure.steps),
                 "trace": list(failure.trace),
+                "repeats": failure.repeats,
                 "replay": _replay(settings, failure),
             }
         )
