@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -141,7 +142,8 @@ def test_an_interrupted_import_is_run_again(trex: Trex, pg_db: Database) -> None
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert b"stopped after 4 rows" in err
+    # 2 if it was interrupted between the second batch's commit and its answer.
+    assert re.match(rb"stopped after [24] rows", err)
     assert b"Traceback" not in err
     done = trex("import", "-", "--topic", "post", stdin="".join(rows))
     assert done.row == {"rows": 6, "enqueued": 2, "duplicate": 4, "conflict": 0, "invalid": 0}

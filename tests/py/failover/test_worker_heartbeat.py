@@ -37,6 +37,7 @@ async def test_an_older_claim_of_a_message_stops_no_heartbeat(new_db: Any) -> No
         telemetry=telemetry,
         runtime=runtime,
     )
+    worker._lease = lease
     now = runtime.monotonic()
     for claim in claims:
         held = Held(claim, received=now, deadline=now + 0.5)
