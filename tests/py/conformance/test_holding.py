@@ -34,6 +34,15 @@ def test_a_heartbeat_prolongs_and_never_shortens(backend: Backend, shop: Trex) -
     assert (row["fence"], row["attempts"]) == (claim.fence, 1)
 
 
+def test_a_heartbeat_that_is_undone_prolongs_nothing(backend: Backend, shop: Trex) -> None:
+    shop.enqueue("t", "k", {})
+    (claim,) = shop.claim("w", lease=2 * SECOND)
+    with backend.rolled_back(shop):
+        (answer,) = shop.extend([1], [claim.fence], lease=60 * SECOND)
+        assert answer.status == "extended"
+    assert backend.row("delivery", message_id=1)["lease_until"] == text(claim.lease_until)
+
+
 def test_a_heartbeat_keeps_others_away(backend: Backend, shop: Trex) -> None:
     shop.enqueue("t", "k", {})
     (claim,) = shop.claim("w", lease=2 * SECOND)

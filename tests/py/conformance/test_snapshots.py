@@ -111,7 +111,7 @@ def test_a_lost_claim_writes_no_snapshot_and_resolves_no_skip(backend: Backend, 
 
 
 def test_write_back_and_outcome_are_one(backend: Backend, shop: Trex) -> None:
-    (claim,) = movements(shop, 1)
+    claim, other = movements(shop, 2)
     before = backend.dump()
     with backend.rolled_back(shop):
         shop.complete(1, claim.fence, balance=D(5), version=1)
@@ -121,6 +121,11 @@ def test_write_back_and_outcome_are_one(backend: Backend, shop: Trex) -> None:
     assert snapshot(backend) == ("5.00", 1, 1, 0, 0)
     # Repeated: the write-back isn't.
     shop.complete_duplicate(1, claim.fence, balance=D(7), version=9)
+    assert snapshot(backend) == ("5.00", 1, 1, 0, 0)
+    # Over an older one as well.
+    with backend.rolled_back(shop):
+        shop.complete(2, other.fence, balance=D(6), version=2)
+        assert snapshot(backend) == ("6.00", 2, 2, 0, 0)
     assert snapshot(backend) == ("5.00", 1, 1, 0, 0)
 
 

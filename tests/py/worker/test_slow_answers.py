@@ -151,7 +151,7 @@ def worker_on(
 ) -> Worker:  # fmt: skip
     loop = asyncio.get_running_loop()
     telemetry = Telemetry(KEY, topics=[TOPIC], stream=io.StringIO())
-    runtime = Runtime(monotonic=loop.time, wall=loop.time, random=lambda: 0.5)
+    runtime = Runtime(monotonic=loop.time, wall=lambda: 1e6 + loop.time(), random=lambda: 0.5)
     values = {
         "lease": timedelta(seconds=LEASE), "stats": 0.0, "concurrency": 1, "listen": False,
         "call_timeout": NEVER, **settings,
@@ -261,6 +261,8 @@ def test_what_an_extension_says_of_a_claim(answer: str, lost: bool) -> None:
         await running
         assert (second in sink.sent) is not lost
         assert worker.counts["claim_lost"] == lost
+        labels = {"trex_instance": KEY, "alert": "claim_lost"}
+        assert worker._telemetry.registry.get_sample_value("trex_alerts_total", labels) == lost
 
     on_fake_time(play())
 
