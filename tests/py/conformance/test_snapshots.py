@@ -125,7 +125,6 @@ def test_write_back_and_outcome_are_one(backend: Backend, shop: Trex) -> None:
     # Over an older one as well.
     with backend.rolled_back(shop):
         shop.complete(2, other.fence, balance=D(6), version=2)
-        assert snapshot(backend) == ("6.00", 2, 2, 0, 0)
     assert snapshot(backend) == ("5.00", 1, 1, 0, 0)
 
 
