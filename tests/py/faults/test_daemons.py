@@ -20,7 +20,7 @@ from trex_client.postgres import PostgresClient
 
 pytestmark = pytest.mark.criterion("ac-0053")
 
-KILLS = scale("KILLS", 30)
+KILLS = scale("KILLS", 60)
 QUICK: dict[str, Any] = {
     "backoff_base": timedelta(milliseconds=20),
     "backoff_cap": timedelta(milliseconds=200),

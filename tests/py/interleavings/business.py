@@ -327,7 +327,7 @@ HANDED_OVER = Scenario(
     },
     events("E"),
     handed_over_check,
-    {"granted": 80, "TX409": 12, "handed over": 12, "rights": 80, "lock waits": 3},
+    {"granted": 80, "TX409": 12, "handed over": 12, "rights": 80, "lock waits": 1},
     drain=False,
 )
 

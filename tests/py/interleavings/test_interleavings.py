@@ -32,7 +32,7 @@ from tests.support.interleavings import Explorer, Run, Scenario, ScheduleError
 if TYPE_CHECKING:
     from tests.support.databases import Database
 
-MOST = scale("SCHEDULES", 60)
+MOST = scale("SCHEDULES", 100)
 SEED = scale("SCHEDULE_SEED", 1)
 PROGRAMS = scale("PROGRAMS", 16)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VERSIONS = [spec.version for spec in server_specs()]
-HISTORIES = int(os.environ.get("TREX_PARITY_HISTORIES", "80"))
+HISTORIES = int(os.environ.get("TREX_PARITY_HISTORIES", "160"))
 SEED = int(os.environ.get("TREX_PARITY_SEED", "20300101"))
 STEPS = 50
 SHARDS = 4

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VERSIONS = [spec.version for spec in server_specs()]
-HISTORIES = scale("PARITY_HISTORIES", 80) // 2
+HISTORIES = scale("PARITY_HISTORIES", 160) // 2
 SEED = scale("PARITY_SEED", 20300101)
 STEPS = 60
 NEVER = {"policy TX400", "finalize_paid TX422"}

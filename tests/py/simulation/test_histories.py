@@ -18,29 +18,30 @@ from trex_client.simulate.checks import Account
 from trex_client.simulate.runner import _in_loop, follow
 
 ROOT = Path(__file__).resolve().parents[3]
-HISTORIES = scale("SIMULATE_HISTORIES", 30_000)
+HISTORIES = scale("SIMULATE_HISTORIES", 100_000)
 SEED = scale("SIMULATE_SEED", 20300101)
 JOBS = scale("SIMULATE_JOBS", 1)
+SHARDS = 4
 
 
 @pytest.mark.criterion("ac-0062")
 @pytest.mark.timeout(max(300, HISTORIES // 20))
-@pytest.mark.parametrize("shard", range(2))
+@pytest.mark.parametrize("shard", range(SHARDS))
 def test_every_invariant_holds(shard: int) -> None:
-    half = HISTORIES // 2
-    outcome = run(Settings(histories=half, seed=SEED + shard * half, jobs=JOBS))
+    part = HISTORIES // SHARDS
+    outcome = run(Settings(histories=part, seed=SEED + shard * part, jobs=JOBS))
     emit(
         "simulate",
         {"histories": outcome.histories, "steps": outcome.steps, **outcome.counts},
         seconds=outcome.seconds,
         cpu_seconds=round(outcome.cpu_seconds, 2),
-        seed=SEED + shard * half,
+        seed=SEED + shard * part,
     )
     failure = outcome.failure
     assert failure is None, "\n".join(
         [*failure.trace, failure.text, f"trex simulate --seed {failure.seed} -n 1 --trace"]
     )
-    assert outcome.histories == half
+    assert outcome.histories == part
     assert not outcome.missing()
 
 
