@@ -59,7 +59,7 @@ READERS = (
 )
 """They read the functions and don't call them."""
 SERVER_FIXTURES = {"pg_server", "new_db", "private_server", "postgres_house", "pg_db", "empty_db"}
-_SIZES = {"TREX_SIMULATE_HISTORIES": "400", "TREX_SEARCH_DEPTH": "6"}
+_SIZES = {"TREX_SIMULATE_HISTORIES": "800", "TREX_SEARCH_DEPTH": "6"}
 MOST_SECONDS = 30.0
 """Of tests, for one mutant; more would be spent on those that nothing finds."""
 
