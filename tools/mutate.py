@@ -543,7 +543,8 @@ def report(verdicts: dict[Mutant, str], every: Counter[str], seed: int, *, serve
         "<!-- Written by `python -m tools.mutate --report`. What it means: ../proof.md -->",
         "",
         (
-            f"{len(verdicts):,} of {every.total():,} mutants, drawn with seed {seed}; judged by"
+            f"{len(verdicts):,} of {every.total():,} mutants, drawn with seed {seed}"
+            f" ({judge(verdicts)['not possible']} not possible); judged by"
             f" {by}. Of a sample, the score may be {margin:.1%} too high."
         ),
         "",

@@ -320,7 +320,9 @@ def bars(title: str, rows: list[tuple[str, float, str]]) -> str:
     return "\n".join([*out, "</svg>", ""])
 
 
-def report(results: list[Result], *, command: str, seconds: float, seed: int, left: int = 0) -> str:
+def report(
+    results: list[Result], *, command: str, seconds: float, seed: int, commit: str, left: int = 0
+) -> str:
     """Write the plots and return the text of the report; `left` harnesses haven't run yet."""
     OUT.mkdir(parents=True, exist_ok=True)
     counts = {result.harness.name: result.counts for result in results}
@@ -357,7 +359,7 @@ def report(results: list[Result], *, command: str, seconds: float, seed: int, le
         "",
         (
             f"`{command}`,"
-            f" {time.strftime('%Y-%m-%d', time.gmtime())}, commit {_commit()},"
+            f" {time.strftime('%Y-%m-%d', time.gmtime())}, commit {commit},"
             f" PostgreSQL {servers}, Python {platform.python_version()},"
             f" {os.cpu_count()} cores, {seconds / 60:,.0f} minutes."
             f" **{headline}**"
@@ -392,8 +394,8 @@ def report(results: list[Result], *, command: str, seconds: float, seed: int, le
 
 def _commit() -> str:
     answer = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-        check=False,
+        ["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=ROOT, capture_output=True,
+        text=True, check=False,
     )  # fmt: skip
     return answer.stdout.strip() or "unknown"
 
@@ -417,6 +419,7 @@ def main(arguments: list[str]) -> int:
     if unknown:
         parser.error(f"no such harness: {', '.join(sorted(unknown))}")
     results: list[Result] = []
+    options.commit = _commit()  # a run takes hours
     try:
         for result in _run_all(chosen, options):
             results.append(result)
@@ -476,7 +479,10 @@ def _write(results: list[Result], options: Any, *, left: int) -> None:
     elif options.scale != 1:
         command += f' ARGS="--scale {options.scale:g}"'
     seconds = sum(result.seconds for result in results)
-    text = report(results, command=command, seconds=seconds, seed=options.seed, left=left)
+    text = report(
+        results, command=command, seconds=seconds, seed=options.seed, commit=options.commit,
+        left=left,
+    )  # fmt: skip
     (OUT / "report.md").write_text(text, encoding="utf-8")
 
 

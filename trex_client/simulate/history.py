@@ -1037,6 +1037,8 @@ class World:
         for side in self.sides:
             sink = side.sink
             require(sink.other_bodies == 0, "I14", "another body for the same key")
+            strange = sink.calls.keys() - side.wire.values()
+            require(not strange, "I14", "sent with a key that no message has", len(strange))
             for message_id, key in side.wire.items():
                 self._check_sink(side, message_id, key)
         for (owner, message_id), message in self.db.message.items():

@@ -124,9 +124,11 @@ def play(history: Plan, policy: Policy, *, trace: bool = False) -> World:
     try:
         world.play(history.steps)
         world.drain()
+        for fault, times in world.faults().most_common(1):
+            raise Broken("policy", f"the adapter {fault}, {times} times")
     except Broken as broken:
         broken.world = world
-        for fault, times in world.faults().most_common(1):
+        for fault, times in world.faults().most_common(1 if broken.invariant != "policy" else 0):
             broken.add(f"before that the adapter {fault}, {times} times")
         raise
     except Exception as error:

@@ -339,6 +339,8 @@ def _check_policy(policy: Policy) -> None:
             raise PolicyNotFound(
                 f"policy{_defined(type(adapter))} must be one of {', '.join(EFFECT_POLICIES)}"
             )
+        if not isinstance(adapter.in_flight, timedelta):
+            raise PolicyNotFound(f"in_flight{_defined(type(adapter))} must be a timedelta")
         with _told("processor() fails", "it must return a processor", whose.processor):
             processor = policy.processor("policy", adapter, telemetry, Runtime())
         if not hasattr(processor, "process"):

@@ -99,6 +99,23 @@ class NewKey(Policy):
         return _NewKey(sink)
 
 
+class _SecondKey(SimAdapter):
+    async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
+        result = await super().deliver(claim, context)
+        if isinstance(result, Unknown):
+            await self.sink.post(f"{context.wire_key}-2", claim.payload_json)
+        return result
+
+
+class SecondKey(Policy):
+    """After a lost answer once more, with another key; the next attempt has the old one."""
+
+    kinds = ("idempotent",)
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        return _SecondKey(sink)
+
+
 class _OtherBody(SimAdapter):
     async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
         await context.sending()

@@ -49,6 +49,7 @@ def test_a_good_policy_keeps_every_invariant(name: str) -> None:
         ("TimeoutIsSuccess", "I3"),
         ("Blind", "I14"),
         ("NewKey", "I3"),
+        ("SecondKey", "I14"),
         ("OtherBody", "I14"),
         ("Sleeps", "policy"),
         ("AsksForEver", "policy"),
@@ -211,6 +212,40 @@ def test_the_example_of_the_docs_holds_and_its_fault_is_found(tmp_path: Path) ->
     assert bad.returncode == 12
     (failure,) = [row for row in map(json.loads, bad.stdout.splitlines()) if "invariant" in row]
     assert failure["invariant"] == "I3"
+
+
+@pytest.mark.criterion("ac-0040")
+def test_the_example_that_asks_holds_and_its_faults_are_found(tmp_path: Path) -> None:
+    page = (ROOT / "docs/delivery.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    base, asking = (next(b for b in blocks if word in b) for word in ("Policy", "MyAskingModel"))
+    code = f"""{base}
+{asking}
+class Asks(Policy):
+    kinds = ("lookup",)
+    def adapter(self, sink):
+        return MyAskingModel(sink)
+"""
+    for old, new, invariant in (
+        ("", "", None),
+        ("if there else Absent()", "if there is not False else Absent()", None),
+        ('return NotSure("timeout")', "return Absent()", "I14"),
+        ("return Found() if there else Absent()", "return there", "policy"),
+        ("(self, wire_key)", "(self, wire_key, context)", "policy"),
+        ("in_flight = timedelta(seconds=5)", "in_flight = timedelta(seconds=1)", "I14"),
+    ):
+        assert old in code
+        (tmp_path / "mymodel.py").write_text(code.replace(old, new) if old else code)
+        done = simulate("--policy", "mymodel:Asks", "-n", "2500", "-j", "1", cwd=tmp_path)
+        failures = [r["invariant"] for r in map(json.loads, done.stdout.splitlines())
+                    if "invariant" in r]  # fmt: skip
+        assert failures == ([invariant] if invariant else []), (new, done.stdout[-500:])
+    wrong = code.replace("timedelta(seconds=5)", "5.0")
+    (tmp_path / "mymodel.py").write_text(wrong)
+    done = simulate("--policy", "mymodel:Asks", "-n", "10", "-j", "1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "in_flight" in done.stderr
+    assert "must be a timedelta" in done.stderr
 
 
 MODULE = """\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +57,7 @@ def test_the_report_tells_what_failed(tmp_path: Path, monkeypatch: pytest.Monkey
         command="make prove ARGS=--quick",
         seconds=90.0,
         seed=4711,
+        commit="0123abc-dirty",
     )
     assert "NOT every harness passed" in text
     assert "| 1,000 histories |" in text
@@ -64,10 +66,19 @@ def test_the_report_tells_what_failed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "claims 7" in text
     assert "`make prove ARGS=--quick`" in text
     assert "seed: 4711" in text
+    assert "commit 0123abc-dirty," in text
     for name in ("size", "time", "events"):
         svg = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
         assert ElementTree.fromstring(svg).tag.endswith("svg")  # our own text
         assert f"{name}.svg" in text
+
+
+def test_the_docs_speak_of_every_harness() -> None:
+    page = (prove.ROOT / "docs" / "proof.md").read_text(encoding="utf-8")
+    table = page.partition("## The harnesses")[2].partition("## ")[0]
+    assert re.findall(r"^\| ([a-z ]+) \|", table, re.MULTILINE)[1:] == [
+        one.name for one in prove.HARNESSES
+    ]
 
 
 def test_a_harness_runs_and_a_failing_one_is_told(tmp_path: Path) -> None:
