@@ -398,7 +398,7 @@ class Runner:
                 if done:
                     del running[pid]
                     self.verdicts[mutant] = _verdict(status)
-                    self._tell(mutant, started)
+                    self._tell(started)
             time.sleep(0.01)
         return True
 
@@ -471,9 +471,7 @@ class Runner:
         finally:
             os._exit(code)
 
-    def _tell(self, mutant: Mutant, started: float) -> None:
-        if self.verdicts[mutant] == "survived":
-            print(f"\r{mutant.told()}: survived", file=sys.stderr)
+    def _tell(self, started: float) -> None:
         done = len(self.verdicts)
         counts = Counter(self.verdicts.values())
         print(

@@ -78,8 +78,12 @@ def register(app: typer.Typer) -> None:
         ] = False,
         exhaustive: Annotated[
             bool,
-            typer.Option("--exhaustive", help="Instead, visit every state of a small model."),
+            typer.Option("--exhaustive", help="Instead, visit every state of small models."),
         ] = False,
+        depth: Annotated[
+            int,
+            typer.Option("--depth", min=1, help="Longest path of --exhaustive, in steps."),
+        ] = 10,
         json: Json = False,
     ) -> None:
         from trex_client.simulate import PolicyNotFound, ProcessEnded, Settings, load_policy
@@ -90,7 +94,9 @@ def register(app: typer.Typer) -> None:
             if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
         }
         if exhaustive:
-            _refuse("--exhaustive", given - {"--exhaustive", "--json"})
+            _refuse("--exhaustive", given - {"--exhaustive", "--depth", "--json"})
+        elif "--depth" in given:
+            raise typer.BadParameter("only with --exhaustive", param_hint="--depth")
         elif trace:
             _refuse("--trace", given & {"--shrink"})
         settings = Settings(
@@ -101,7 +107,7 @@ def register(app: typer.Typer) -> None:
         try:
             load_policy(policy)
             if exhaustive:
-                code = _search(as_json=as_json)
+                code = _search(depth, as_json=as_json)
             elif trace:
                 code = _trace(settings, as_json=as_json)
             else:
@@ -258,13 +264,17 @@ def _replay(settings: Settings, failure: Failure) -> str:
     return " ".join(words)
 
 
-def _search(*, as_json: bool) -> ExitCode:
+def _search(depth: int, *, as_json: bool) -> ExitCode:
     from trex_client.simulate.search import MODELS, search
 
     good = True
     for model in MODELS:
         with _progress(model.name, None, as_json=as_json) as update:
-            found = search(model, progress=lambda n, u=update: u(n, "states"))  # type: ignore[misc]
+            found = search(
+                model,
+                depth=depth,
+                progress=lambda n, u=update: u(n, "states"),  # type: ignore[misc]
+            )
         good = good and found.broken is None and not found.missing()
         _print_found(found, as_json=as_json)
     return ExitCode.OK if good else ExitCode.DIFFERENCES

@@ -22,19 +22,26 @@ class Plain(Policy):
     kinds = ("idempotent",)
 
 
+class _Of(Policy):
+    """Of one model of an adapter."""
+
+    model: type[SimAdapter]
+
+    def adapter(self, sink: SimSink) -> Adapter:
+        return self.model(sink)
+
+
 class _TimeoutIsFailure(SimAdapter):
     async def deliver(self, claim: Claim, context: DeliveryContext) -> DeliveryResult:
         result = await super().deliver(claim, context)
         return Retryable("timeout") if isinstance(result, Unknown) else result
 
 
-class TimeoutIsFailure(Policy):
+class TimeoutIsFailure(_Of):
     """The classic: a timeout is taken for 'it didn't happen'."""
 
     kinds = ("lookup",)
-
-    def adapter(self, sink: SimSink) -> Adapter:
-        return _TimeoutIsFailure(sink)
+    model = _TimeoutIsFailure
 
 
 class _TimeoutIsSuccess(SimAdapter):
@@ -43,13 +50,11 @@ class _TimeoutIsSuccess(SimAdapter):
         return Delivered() if isinstance(result, Unknown) else result
 
 
-class TimeoutIsSuccess(Policy):
+class TimeoutIsSuccess(_Of):
     """The other classic: sent is taken for done."""
 
     kinds = ("idempotent",)
-
-    def adapter(self, sink: SimSink) -> Adapter:
-        return _TimeoutIsSuccess(sink)
+    model = _TimeoutIsSuccess
 
 
 class _Blind:
@@ -90,13 +95,11 @@ class _NewKey(SimAdapter):
         return await super().deliver(claim, context)
 
 
-class NewKey(Policy):
+class NewKey(_Of):
     """A key for each attempt."""
 
     kinds = ("idempotent",)
-
-    def adapter(self, sink: SimSink) -> Adapter:
-        return _NewKey(sink)
+    model = _NewKey
 
 
 class _SecondKey(SimAdapter):
@@ -107,13 +110,11 @@ class _SecondKey(SimAdapter):
         return result
 
 
-class SecondKey(Policy):
+class SecondKey(_Of):
     """After a lost answer once more, with another key; the next attempt has the old one."""
 
     kinds = ("idempotent",)
-
-    def adapter(self, sink: SimSink) -> Adapter:
-        return _SecondKey(sink)
+    model = _SecondKey
 
 
 class _OtherBody(SimAdapter):
@@ -124,13 +125,11 @@ class _OtherBody(SimAdapter):
         return Delivered() if done else Unknown("timeout")
 
 
-class OtherBody(Policy):
+class OtherBody(_Of):
     """A body that differs from attempt to attempt."""
 
     kinds = ("idempotent",)
-
-    def adapter(self, sink: SimSink) -> Adapter:
-        return _OtherBody(sink)
+    model = _OtherBody
 
 
 class _Sleeps(SimAdapter):
@@ -139,11 +138,10 @@ class _Sleeps(SimAdapter):
         return await super().deliver(claim, context)
 
 
-class Sleeps(Policy):
+class Sleeps(_Of):
     """Awaits what no simulation can answer."""
 
-    def adapter(self, sink: SimSink) -> Adapter:
-        return _Sleeps(sink)
+    model = _Sleeps
 
 
 class _Raises(SimAdapter):
@@ -151,13 +149,11 @@ class _Raises(SimAdapter):
         raise RuntimeError("canary")
 
 
-class Raises(Policy):
+class Raises(_Of):
     """An adapter that always raises."""
 
     kinds = ("idempotent",)
-
-    def adapter(self, sink: SimSink) -> Adapter:
-        return _Raises(sink)
+    model = _Raises
 
 
 class MadeTwice(Policy):
@@ -180,13 +176,11 @@ class _NoResult(SimAdapter):
         return "delivered"  # type: ignore[return-value]
 
 
-class NoResult(Policy):
+class NoResult(_Of):
     """An adapter whose answers are none."""
 
     kinds = ("idempotent",)
-
-    def adapter(self, sink: SimSink) -> Adapter:
-        return _NoResult(sink)
+    model = _NoResult
 
 
 class LiesOnce(Policy):
@@ -216,11 +210,10 @@ class _AsksForEver(SimAdapter):
             await self.sink.get(context.wire_key)
 
 
-class AsksForEver(Policy):
+class AsksForEver(_Of):
     """Waits for an answer that never comes."""
 
-    def adapter(self, sink: SimSink) -> Adapter:
-        return _AsksForEver(sink)
+    model = _AsksForEver
 
 
 class _Hangs(SimAdapter):
@@ -230,11 +223,10 @@ class _Hangs(SimAdapter):
             pass
 
 
-class Hangs(Policy):
+class Hangs(_Of):
     """Never comes back."""
 
-    def adapter(self, sink: SimSink) -> Adapter:
-        return _Hangs(sink)
+    model = _Hangs
 
 
 class _Leaves(SimAdapter):
@@ -242,11 +234,10 @@ class _Leaves(SimAdapter):
         os._exit(7)
 
 
-class Leaves(Policy):
+class Leaves(_Of):
     """Ends the process."""
 
-    def adapter(self, sink: SimSink) -> Adapter:
-        return _Leaves(sink)
+    model = _Leaves
 
 
 class _Prints(SimAdapter):

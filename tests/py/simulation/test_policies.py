@@ -155,7 +155,7 @@ def test_the_command_shortens_and_says_how_to_play_it_again() -> None:
     "arguments",
     [["--histories", "0"], ["--only", "x"], ["--only", "50"], ["--policy", "no:thing"],
      ["--steps", "0"], ["--exhaustive", "--policy", f"{HERE}:Plain"],
-     ["--exhaustive", "--trace"]],
+     ["--exhaustive", "--trace"], ["--exhaustive", "--depth", "0"], ["--depth", "3"]],
 )  # fmt: skip
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(make_app(), ["simulate", *arguments]).exit_code == 2
@@ -508,9 +508,20 @@ def test_ctrl_c_ends_processes_that_begin(tmp_path: Path) -> None:
 @pytest.mark.criterion("ac-0040")
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_a_long_search_tells_how_far_it_is() -> None:
-    running = begin("--exhaustive")
+    running = begin("--exhaustive", "--depth", "40")
     assert running.stdout is not None
     row = json.loads(running.stdout.readline())
     assert (row["record"], row["name"]) == ("progress", search.MODELS[0].name)
     assert row["number"] > 0
     assert interrupted(running) == "trex: interrupted\n"
+
+
+@pytest.mark.criterion("ac-0040")
+def test_a_search_ends_at_its_depth_and_counts_the_states_of_every_model() -> None:
+    done = simulate("--exhaustive", "--depth", "6")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["name"] for row in rows] == [model.name for model in search.MODELS]
+    found = search.search(search.MODELS[0], depth=6)
+    assert (rows[0]["states"], rows[0]["transitions"]) == (found.states, found.transitions)
+    assert all((row["depth"], row["good"], row["complete"]) == (6, True, False) for row in rows)
